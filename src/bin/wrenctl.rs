@@ -1,0 +1,3 @@
+//! The `wrenctl` program.
+
+fn main() {}

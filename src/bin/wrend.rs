@@ -1,0 +1,3 @@
+//! The `wrend` program.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The command line: commands to requests, events to lines. It talks to a daemon over gRPC alone.

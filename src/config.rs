@@ -1,0 +1,1 @@
+//! The daemon's configuration: one struct made of each room's own.

@@ -1,0 +1,518 @@
+//! A run as the fold of its journal. [`Run::apply`] is the only thing that changes it, and a fact that cannot follow
+//! what was before is a typed error. Running and recovering are the same fold.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::event::{Abort, CallEnded, CallFailure, Cause, ChildEnded, Event, Recorded, RunCreated, TurnAborted, TurnStarted};
+use super::message::{AssistantMessage, Call, CallId, Message, Request, RunId, Stop, ToolResult};
+use super::summary::{Outcome, State, Summary};
+
+/// A run, as its journal says.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What a row of a list shows.
+    pub summary: Summary,
+    /// What it was told at its creation.
+    pub created: Arc<RunCreated>,
+    /// The conversation: the results of the last reply's calls join it when all of them are there.
+    pub transcript: Vec<Arc<Message>>,
+    /// The calls of the last reply, in the order asked; empty once all results have joined the transcript.
+    pub calls: Vec<PendingCall>,
+    /// The attempt at a turn that is under way.
+    pub open_turn: Option<TurnStarted>,
+    /// The last attempt that came to nothing, if the turn is still to be had.
+    pub last_abort: Option<TurnAborted>,
+    /// Why the last reply stopped; `None` before the first.
+    pub last_stop: Option<Stop>,
+    /// Requests to repair the final answer so far.
+    pub repairs: u32,
+    /// Calls so far by tool, refused ones left out.
+    pub calls_by_tool: BTreeMap<String, u32>,
+    /// Children that failed under `on_failure: fail`, in words.
+    pub fatal_child: Option<String>,
+    /// Takeovers after a crash since a turn or a call last ended.
+    pub takeovers: u32,
+    /// Bytes said since a provider last counted the conversation.
+    bytes_since_count: i64,
+    /// Input plus output as a provider last counted them.
+    counted_tokens: Option<i64>,
+    /// Time spent running in earlier segments.
+    ran_us: i64,
+    /// When the present segment began; `None` while suspended, pending or ended.
+    segment_from_us: Option<i64>,
+    epoch: u64,
+}
+
+/// A call of the last reply and how far it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PendingCall {
+    /// The call.
+    pub call: Call,
+    /// How far it is.
+    pub progress: Progress,
+}
+
+/// How far a call is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Progress {
+    /// Nothing was done about it.
+    Asked,
+    /// A tool runs, or ran when the daemon died.
+    Started {
+        /// When.
+        at_us: i64,
+        /// From 1.
+        attempt: u32,
+    },
+    /// A child run is at it.
+    Child {
+        /// The child.
+        child: RunId,
+        /// How it ended, once it has.
+        ended: Option<Box<ChildEnded>>,
+    },
+    /// A crash left it open whether it happened.
+    InDoubt {
+        /// When it had started.
+        at_us: i64,
+        /// Whether somebody resumed the run since, so that the model shall be told.
+        released: bool,
+    },
+    /// It has its result.
+    Ended(ToolResult),
+}
+
+/// A fact that cannot follow what was before: the journal, or whoever writes it, is broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Illegal {
+    /// The run.
+    pub run: RunId,
+    /// The place in its journal.
+    pub seq: u64,
+    /// The fact's kind.
+    pub kind: &'static str,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl fmt::Display for Illegal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "journal of run {} is broken at seq {}: {}: {}", self.run, self.seq, self.kind, self.why)
+    }
+}
+
+impl std::error::Error for Illegal {}
+
+/// What each message costs beyond its own bytes, at most, in a provider's framing.
+const FRAME_TOKENS_MAX: i64 = 16;
+
+impl Run {
+    /// Begins the fold with the first fact of a journal.
+    ///
+    /// # Errors
+    /// [`Illegal`] if that is not a `run_created` at seq 1.
+    pub fn create(first: &Recorded) -> Result<Self, Illegal> {
+        let Event::RunCreated(created) = &first.event else {
+            return Err(illegal(first, "a journal begins with run_created"));
+        };
+        if first.seq != 1 {
+            return Err(illegal(first, "a journal begins at seq 1"));
+        }
+        let summary = Summary::create(first.run.clone(), created, first.seq, first.time_us);
+        let prompt = Message::User { text: created.prompt.clone() };
+        Ok(Self {
+            summary,
+            created: created.clone(),
+            transcript: vec![Arc::new(prompt)],
+            calls: Vec::new(),
+            open_turn: None,
+            last_abort: None,
+            last_stop: None,
+            repairs: 0,
+            calls_by_tool: BTreeMap::new(),
+            fatal_child: None,
+            takeovers: 0,
+            bytes_since_count: 0,
+            counted_tokens: None,
+            ran_us: 0,
+            segment_from_us: None,
+            epoch: first.epoch,
+        })
+    }
+
+    /// Folds a whole journal.
+    ///
+    /// # Errors
+    /// [`Illegal`] at the first fact that cannot follow, or if there is none at all.
+    pub fn fold<'a>(journal: impl IntoIterator<Item = &'a Recorded>) -> Result<Option<Self>, Illegal> {
+        let mut journal = journal.into_iter();
+        let Some(first) = journal.next() else { return Ok(None) };
+        let mut run = Self::create(first)?;
+        for recorded in journal {
+            run.apply(recorded)?;
+        }
+        Ok(Some(run))
+    }
+
+    /// Returns the run's id.
+    pub fn id(&self) -> &RunId {
+        &self.summary.id
+    }
+
+    /// Returns whether it is the root of its tree.
+    pub fn is_root(&self) -> bool {
+        self.created.parent.is_none()
+    }
+
+    /// Returns the replies so far.
+    pub fn turns(&self) -> u32 {
+        u32::try_from(self.summary.own.turns).unwrap_or(u32::MAX)
+    }
+
+    /// Returns how long it has been in state running, up to `now_us`.
+    pub fn running_us(&self, now_us: i64) -> i64 {
+        self.ran_us + self.segment_from_us.map_or(0, |from| (now_us - from).max(0))
+    }
+
+    /// Returns the text of the last reply that had any.
+    pub fn last_text(&self) -> String {
+        let last = self.transcript.iter().rev().find_map(|message| match &**message {
+            Message::Assistant(reply) if !reply.text.is_empty() => Some(reply.text.clone()),
+            Message::Assistant(_) | Message::User { .. } | Message::Tool(_) => None,
+        });
+        last.unwrap_or_default()
+    }
+
+    /// Returns the last message if it is the model's.
+    pub fn last_reply(&self) -> Option<&AssistantMessage> {
+        match self.transcript.last().map(|message| &**message) {
+            Some(Message::Assistant(reply)) => Some(reply),
+            Some(Message::User { .. } | Message::Tool(_)) | None => None,
+        }
+    }
+
+    /// Returns the pending call of that id.
+    pub fn call(&self, id: &CallId) -> Option<&PendingCall> {
+        self.calls.iter().find(|pending| pending.call.id == *id)
+    }
+
+    /// Returns an upper bound on the tokens of the next request: what a provider last counted and the bytes said
+    /// since, for no tokenizer makes more tokens than there are bytes.
+    pub fn input_tokens_max(&self) -> i64 {
+        let said = self.bytes_since_count;
+        self.counted_tokens
+            .map_or_else(|| said + self.fixed_bytes() + bytes(&self.created.prompt) + FRAME_TOKENS_MAX, |counted| counted + said)
+    }
+
+    fn fixed_bytes(&self) -> i64 {
+        let agent = &self.created.agent;
+        let tools: i64 =
+            agent.tools.iter().map(|tool| bytes(&tool.name) + bytes(&tool.description) + bytes(&tool.parameters.to_string()) + 64).sum();
+        bytes(&agent.instructions) + tools + FRAME_TOKENS_MAX
+    }
+
+    /// Returns the request of the attempt that `turn` began: a function of the journal up to it, and of nothing else.
+    pub fn request(&self, turn: &TurnStarted) -> Request {
+        let agent = &self.created.agent;
+        Request {
+            agent: agent.name.clone(),
+            model: agent.model.clone(),
+            instructions: agent.instructions.clone(),
+            messages: self.transcript.clone(),
+            tools: agent.tools.clone(),
+            max_output: turn.max_output,
+            turn: turn.turn,
+            attempt: turn.attempt,
+        }
+    }
+
+    /// Adds the next fact.
+    ///
+    /// # Errors
+    /// [`Illegal`] if it cannot follow what was before. The run must not be used after that.
+    pub fn apply(&mut self, recorded: &Recorded) -> Result<(), Illegal> {
+        self.check_place(recorded)?;
+        match &recorded.event {
+            Event::RunCreated(_) => return Err(illegal(recorded, "the run exists already")),
+            Event::RunStarted {} => self.start(recorded)?,
+            Event::TurnStarted(turn) => self.start_turn(recorded, turn)?,
+            Event::TurnEnded(turn) => {
+                self.close_turn(recorded, turn.turn, turn.attempt)?;
+                self.last_abort = None;
+                self.last_stop = Some(turn.stop);
+                self.counted_tokens = Some(turn.usage.sane().total_tokens());
+                self.bytes_since_count = if turn.estimated { self.whole_bytes(&turn.message) } else { 0 };
+                if turn.estimated {
+                    self.counted_tokens = Some(0);
+                }
+                self.calls = turn.message.calls.iter().map(|call| PendingCall { call: call.clone(), progress: Progress::Asked }).collect();
+                self.transcript.push(Arc::new(Message::Assistant(turn.message.clone())));
+                self.takeovers = 0;
+            }
+            Event::TurnAborted(turn) => {
+                self.close_turn(recorded, turn.turn, turn.attempt)?;
+                self.last_abort = Some(turn.clone());
+            }
+            Event::CallStarted(call) => self.start_call(recorded, &call.call_id, call.attempt)?,
+            Event::CallEnded(call) => self.end_call(recorded, call)?,
+            Event::CallInDoubt { call_id } => self.doubt_call(recorded, call_id)?,
+            Event::ChildStarted { call_id, child, .. } => self.start_child(recorded, call_id, child)?,
+            Event::ChildEnded(child) => self.end_child(recorded, child)?,
+            Event::MessageReceived { text, .. } => self.receive(recorded, text)?,
+            Event::LimitsChanged { .. } => {}
+            Event::RunSuspended { .. } => self.suspend(recorded)?,
+            Event::RunResumed { cause, .. } => self.resume(recorded, *cause)?,
+            Event::CancelRequested { .. } => {
+                // A suspended run is woken by its cancel, so its clock runs again until it has ended.
+                self.segment_from_us.get_or_insert(recorded.time_us);
+            }
+            Event::RunEnded(_) => {
+                if self.open_turn.is_some() {
+                    return Err(illegal(recorded, "a turn is under way"));
+                }
+                self.stop_clock(recorded.time_us);
+            }
+        }
+        self.summary.apply(recorded);
+        Ok(())
+    }
+
+    fn check_place(&mut self, recorded: &Recorded) -> Result<(), Illegal> {
+        if recorded.run != self.summary.id {
+            return Err(illegal(recorded, "the fact belongs to another run"));
+        }
+        if recorded.seq != self.summary.seq + 1 {
+            return Err(illegal(recorded, &format!("expected seq {}", self.summary.seq + 1)));
+        }
+        if recorded.epoch < self.epoch {
+            return Err(illegal(recorded, "its epoch is older than the one before"));
+        }
+        if self.summary.state == State::Ended {
+            return Err(illegal(recorded, "the run has ended"));
+        }
+        self.epoch = recorded.epoch;
+        Ok(())
+    }
+
+    fn start(&mut self, recorded: &Recorded) -> Result<(), Illegal> {
+        if self.summary.state != State::Pending {
+            return Err(illegal(recorded, "the run has started already"));
+        }
+        self.segment_from_us = Some(recorded.time_us);
+        Ok(())
+    }
+
+    fn start_turn(&mut self, recorded: &Recorded, turn: &TurnStarted) -> Result<(), Illegal> {
+        if self.summary.state != State::Running {
+            return Err(illegal(recorded, "the run is not running"));
+        }
+        if self.open_turn.is_some() {
+            return Err(illegal(recorded, "a turn is under way"));
+        }
+        if !self.calls.is_empty() {
+            return Err(illegal(recorded, "calls of the last reply have no result yet"));
+        }
+        if turn.turn != self.turns() + 1 {
+            return Err(illegal(recorded, &format!("expected turn {}", self.turns() + 1)));
+        }
+        self.open_turn = Some(turn.clone());
+        Ok(())
+    }
+
+    fn close_turn(&mut self, recorded: &Recorded, turn: u32, attempt: u32) -> Result<(), Illegal> {
+        match self.open_turn.take() {
+            Some(open) if open.turn == turn && open.attempt == attempt => Ok(()),
+            Some(_) => Err(illegal(recorded, "another turn or attempt is under way")),
+            None => Err(illegal(recorded, "no turn is under way")),
+        }
+    }
+
+    fn pending(&mut self, recorded: &Recorded, id: &CallId) -> Result<&mut PendingCall, Illegal> {
+        let found = self.calls.iter_mut().find(|pending| pending.call.id == *id);
+        found.ok_or_else(|| illegal(recorded, &format!("the last reply has no call {id}")))
+    }
+
+    fn start_call(&mut self, recorded: &Recorded, id: &CallId, attempt: u32) -> Result<(), Illegal> {
+        let pending = self.pending(recorded, id)?;
+        match pending.progress {
+            Progress::Asked | Progress::Started { .. } => {}
+            Progress::Child { .. } | Progress::InDoubt { .. } | Progress::Ended(_) => {
+                return Err(illegal(recorded, "the call cannot be started any more"));
+            }
+        }
+        pending.progress = Progress::Started { at_us: recorded.time_us, attempt };
+        let tool = pending.call.tool.clone();
+        if attempt == 1 {
+            *self.calls_by_tool.entry(tool).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    fn end_call(&mut self, recorded: &Recorded, call: &CallEnded) -> Result<(), Illegal> {
+        let fails_parent = call.failure == Some(CallFailure::Child) && self.fails_parent(&call.tool);
+        let pending = self.pending(recorded, &call.call_id)?;
+        if matches!(pending.progress, Progress::Ended(_)) {
+            return Err(illegal(recorded, "the call has its result already"));
+        }
+        pending.progress = Progress::Ended(ToolResult {
+            call_id: call.call_id.clone(),
+            tool: call.tool.clone(),
+            ok: call.failure.is_none(),
+            output: call.output.clone(),
+        });
+        if fails_parent {
+            self.fatal_child = Some(call.output.clone());
+        }
+        self.bytes_since_count += bytes(&call.output) + FRAME_TOKENS_MAX;
+        self.takeovers = 0;
+        if self.calls.iter().all(|pending| matches!(pending.progress, Progress::Ended(_))) {
+            for pending in std::mem::take(&mut self.calls) {
+                if let Progress::Ended(result) = pending.progress {
+                    self.transcript.push(Arc::new(Message::Tool(result)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fails_parent(&self, tool: &str) -> bool {
+        let spec = self.created.agent.tools.iter().find(|spec| spec.name == tool);
+        spec.and_then(|spec| spec.spawn.as_ref()).is_some_and(|spawn| spawn.on_failure == super::agent::OnFailure::Fail)
+    }
+
+    fn doubt_call(&mut self, recorded: &Recorded, id: &CallId) -> Result<(), Illegal> {
+        let pending = self.pending(recorded, id)?;
+        let Progress::Started { at_us, .. } = pending.progress else {
+            return Err(illegal(recorded, "only a started call can be in doubt"));
+        };
+        pending.progress = Progress::InDoubt { at_us, released: false };
+        Ok(())
+    }
+
+    fn start_child(&mut self, recorded: &Recorded, id: &CallId, child: &RunId) -> Result<(), Illegal> {
+        let pending = self.pending(recorded, id)?;
+        if matches!(pending.progress, Progress::Child { .. } | Progress::Ended(_)) {
+            return Err(illegal(recorded, "the call has a child or a result already"));
+        }
+        pending.progress = Progress::Child { child: child.clone(), ended: None };
+        Ok(())
+    }
+
+    fn end_child(&mut self, recorded: &Recorded, child: &ChildEnded) -> Result<(), Illegal> {
+        let pending = self.pending(recorded, &child.call_id)?;
+        match &mut pending.progress {
+            Progress::Child { child: id, ended } if *id == child.child && ended.is_none() => {
+                *ended = Some(Box::new(child.clone()));
+                Ok(())
+            }
+            Progress::Asked | Progress::Started { .. } | Progress::Child { .. } | Progress::InDoubt { .. } | Progress::Ended(_) => {
+                Err(illegal(recorded, "the call has no such running child"))
+            }
+        }
+    }
+
+    fn receive(&mut self, recorded: &Recorded, text: &str) -> Result<(), Illegal> {
+        if self.open_turn.is_some() || !self.calls.is_empty() {
+            return Err(illegal(recorded, "words can come in between turns only"));
+        }
+        if self.last_reply().is_some() {
+            self.repairs += 1;
+        }
+        self.transcript.push(Arc::new(Message::User { text: text.to_owned() }));
+        self.bytes_since_count += bytes(text) + FRAME_TOKENS_MAX;
+        Ok(())
+    }
+
+    fn suspend(&mut self, recorded: &Recorded) -> Result<(), Illegal> {
+        if self.open_turn.is_some() {
+            return Err(illegal(recorded, "a turn is under way"));
+        }
+        self.stop_clock(recorded.time_us);
+        Ok(())
+    }
+
+    fn resume(&mut self, recorded: &Recorded, cause: Cause) -> Result<(), Illegal> {
+        match cause {
+            Cause::Crash => {
+                // The time between the last fact and the takeover had no daemon, so it does not count.
+                self.stop_clock(self.summary.updated_us);
+                self.takeovers += 1;
+            }
+            Cause::User | Cause::Drained => {
+                if self.summary.state != State::Suspended {
+                    return Err(illegal(recorded, "only a suspended run can be resumed"));
+                }
+            }
+        }
+        if cause == Cause::User {
+            self.takeovers = 0;
+            self.last_abort = None;
+            for pending in &mut self.calls {
+                if let Progress::InDoubt { released, .. } = &mut pending.progress {
+                    *released = true;
+                }
+            }
+            if self.summary.outcome == Some(Outcome::Blocked) {
+                self.last_stop = None;
+            }
+        }
+        self.segment_from_us = Some(recorded.time_us);
+        Ok(())
+    }
+
+    fn stop_clock(&mut self, now_us: i64) {
+        self.ran_us = self.running_us(now_us);
+        self.segment_from_us = None;
+    }
+
+    fn whole_bytes(&self, reply: &AssistantMessage) -> i64 {
+        let said: i64 = self.transcript.iter().map(|message| message_bytes(message)).sum();
+        said + message_bytes(&Message::Assistant(reply.clone())) + self.fixed_bytes()
+    }
+
+    /// Returns how many times in a row the present turn was tried and the provider failed.
+    pub fn provider_failures(&self) -> u32 {
+        self.last_abort.as_ref().filter(|abort| abort.reason.is_provider_error()).map_or(0, |abort| abort.attempt)
+    }
+
+    /// Returns the attempt that the next try at the present turn is, from 1.
+    pub fn next_attempt(&self) -> u32 {
+        self.last_abort.as_ref().map_or(1, |abort| match abort.reason {
+            // A lost or cut call is no failure of the provider: the same attempt is made again, so that what a script
+            // or a provider does at attempt n does not depend on crashes.
+            Abort::Crash | Abort::Cancelled | Abort::Timeout => abort.attempt,
+            Abort::Auth
+            | Abort::RateLimited
+            | Abort::Overloaded
+            | Abort::ContextLength
+            | Abort::InvalidRequest
+            | Abort::Provider
+            | Abort::Network
+            | Abort::CutStream
+            | Abort::NoAnswer
+            | Abort::Malformed => abort.attempt + 1,
+        })
+    }
+}
+
+fn bytes(text: &str) -> i64 {
+    i64::try_from(text.len()).unwrap_or(i64::MAX)
+}
+
+fn message_bytes(message: &Message) -> i64 {
+    FRAME_TOKENS_MAX
+        + match message {
+            Message::User { text } => bytes(text),
+            Message::Tool(result) => bytes(&result.output),
+            Message::Assistant(reply) => {
+                let calls: i64 = reply.calls.iter().map(|call| bytes(&call.tool) + bytes(&call.args.shown()) + FRAME_TOKENS_MAX).sum();
+                bytes(&reply.text) + reply.refusal.as_deref().map_or(0, bytes) + calls
+            }
+        }
+}
+
+fn illegal(recorded: &Recorded, why: &str) -> Illegal {
+    Illegal { run: recorded.run.clone(), seq: recorded.seq, kind: recorded.event.kind(), why: why.to_owned() }
+}

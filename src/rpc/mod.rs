@@ -1,0 +1,1 @@
+//! The gRPC edge: who calls, what they may, and every error as a status.

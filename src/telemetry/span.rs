@@ -1,0 +1,5 @@
+//! Spans, built from the journal.
+
+/// One finished span.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Span {}

@@ -1,0 +1,14 @@
+//! The integration tests, in one binary: a link costs more than a test here.
+
+mod cli;
+mod daemon;
+mod kernel;
+mod provider;
+mod rpc;
+mod runtime;
+mod store;
+mod support;
+mod telemetry;
+mod tidy;
+mod tool;
+mod workflow;
