@@ -6,6 +6,8 @@
 //! Reading order: [`message`] (what is said), [`agent`] (who says it), [`event`] (what happened), [`ledger`] (what it
 //! cost), [`summary`] (what a row of a list shows), [`run`] (the fold of a journal), [`next`] (the loop's decision).
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 pub mod agent;
 pub mod event;
 pub mod ledger;

@@ -1,5 +1,7 @@
 //! The integration tests, in one binary: a link costs more than a test here.
 
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic, and says what it skips")]
+
 mod cli;
 mod daemon;
 mod kernel;
