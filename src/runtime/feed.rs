@@ -1,1 +1,93 @@
-//! Work under way.
+//! One tree's feed: puts what many drivers commit into the tree's own order, once, and hands it to spans and watchers.
+//!
+//! The feed is a hint, never the truth: a watcher that falls behind reads the journal instead, so it misses nothing and
+//! slows nobody.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::broadcast;
+
+use super::Live;
+use crate::kernel::Recorded;
+use crate::telemetry::{Telemetry, TreeSpans};
+
+/// How many live items a slow watcher may lag before it must read the journal.
+const LIVE_ITEMS_MAX: usize = 1024;
+
+/// The feed of one tree.
+pub struct Feed {
+    order: Mutex<Order>,
+    live: broadcast::Sender<Live>,
+    telemetry: Telemetry,
+}
+
+/// Commits of different drivers come back in any order; what is early waits here.
+struct Order {
+    /// The tree_seq that is due; 0 until the tree is first opened.
+    due: u64,
+    early: BTreeMap<u64, Arc<Recorded>>,
+    spans: Option<TreeSpans>,
+}
+
+impl Feed {
+    /// Returns a feed that nothing was published on.
+    pub fn new(telemetry: Telemetry) -> Self {
+        let (live, _) = broadcast::channel(LIVE_ITEMS_MAX);
+        Self { order: Mutex::new(Order { due: 0, early: BTreeMap::new(), spans: None }), live, telemetry }
+    }
+
+    /// Prepares for events after `journal`, which is the tree's whole journal so far. Its spans were exported when it
+    /// was written, so they are rebuilt and let go; the open ones stay, to be closed by what follows.
+    pub fn open(&self, journal: &[Arc<Recorded>]) {
+        let mut spans = TreeSpans::new();
+        for recorded in journal {
+            spans.on(recorded);
+        }
+        let mut order = self.lock();
+        order.due = journal.last().map_or(0, |last| last.tree_seq) + 1;
+        order.early.clear();
+        order.spans = Some(spans);
+    }
+
+    /// Returns whether [`Feed::open`] was called.
+    pub fn is_open(&self) -> bool {
+        self.lock().due > 0
+    }
+
+    /// Takes what one transaction committed.
+    pub fn publish(&self, recorded: impl IntoIterator<Item = Recorded>) {
+        let mut order = self.lock();
+        for recorded in recorded {
+            if recorded.tree_seq >= order.due {
+                order.early.insert(recorded.tree_seq, Arc::new(recorded));
+            }
+        }
+        // The lock is held while handing on, so that no two publishers interleave. Nothing in here waits.
+        let order = &mut *order;
+        while let Some(recorded) = order.early.remove(&order.due) {
+            order.due += 1;
+            self.telemetry.observe(&recorded);
+            if let Some(spans) = &mut order.spans {
+                self.telemetry.export(spans.on(&recorded));
+            }
+            // No receiver is no fault: nobody watches.
+            let _ = self.live.send(Live::Recorded(recorded));
+        }
+    }
+
+    /// Hands on text or progress, which nobody keeps.
+    pub fn show(&self, live: Live) {
+        let _ = self.live.send(live);
+    }
+
+    /// Begins to listen. What was published before is to be read from the journal.
+    pub fn listen(&self) -> broadcast::Receiver<Live> {
+        self.live.subscribe()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Order> {
+        // A panic in a span builder must not silence the tree: its state is still a valid order.
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -3,9 +3,17 @@
 //! The supervisor is the only place in the crate that spawns tasks. Nobody outside this room touches the store, the
 //! providers or the tools: the rpc room asks [`Runtime`].
 
+mod calls;
+pub mod clock;
 pub mod driver;
 pub mod feed;
+pub mod journal;
+mod recovery;
+mod submit;
 pub mod supervisor;
+pub mod tree;
+mod turn;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,10 +22,10 @@ use std::sync::Arc;
 use crate::kernel::agent::LimitsPatch;
 use crate::kernel::{CallId, Limits, Outcome, Recorded, RunId, State};
 use crate::store;
-use crate::store::Row;
 use crate::workflow::Diagnostic;
 
-pub use supervisor::Runtime;
+pub use crate::store::{Page, Query, Row};
+pub use supervisor::{Parts, Runtime};
 
 /// What the runtime is told at its start.
 #[derive(Clone, Debug)]
@@ -142,6 +150,28 @@ pub struct Watch {
     pub stop_when_suspended: bool,
 }
 
+/// How a trace is rendered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceFormat {
+    /// An indented tree for people.
+    Text,
+    /// OTLP JSON.
+    OtlpJson,
+    /// The file that Jaeger's UI opens.
+    JaegerJson,
+}
+
+/// A rendered trace.
+#[derive(Clone, Debug)]
+pub struct RenderedTrace {
+    /// The text.
+    pub content: String,
+    /// The trace: 32 hex digits.
+    pub trace_id: String,
+    /// How many spans.
+    pub span_count: usize,
+}
+
 /// What became of a cancelled subtree.
 #[derive(Clone, Debug)]
 pub struct Receipt {
@@ -224,6 +254,17 @@ pub enum Error {
     /// Give a directory that exists and can be read.
     #[error("{0}")]
     Workspace(String),
+    /// Begin at the end that there is.
+    #[error("tree_seq {after} is ahead of the tree, whose last is {last}")]
+    SeqAhead {
+        /// What was asked for.
+        after: u64,
+        /// The last one that exists.
+        last: u64,
+    },
+    /// Look at the run: it was set aside.
+    #[error("{0}")]
+    SetAside(String),
     /// Try again when some runs have ended.
     #[error("{0} trees are unfinished, and the daemon takes no more")]
     QueueFull(usize),

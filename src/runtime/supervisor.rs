@@ -1,84 +1,404 @@
-//! The trees of runs: submit, watch, cancel, resume, recover, drain. The only place that spawns tasks.
+//! The trees of runs: who is driven, cancel, resume, drain. The only place in the crate that spawns tasks.
+//!
+//! A command (cancel, resume) is committed first, then acted on, then answered. So a crash between any two of these
+//! leaves a command that the next start still knows.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use futures_util::stream::BoxStream;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
+use tokio::time::{Duration, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::{Checked, Config, Error, Live, Receipt, Submission, Submitted, Watch};
-use crate::kernel::agent::LimitsPatch;
-use crate::kernel::{Run, RunId};
-use crate::provider::Providers;
-use crate::store::{Page, Query, Row, Store};
+use super::clock::Clock;
+use super::driver::{Driver, Left};
+use super::feed::Feed;
+use super::journal::{Journal, Stop, read_all};
+use super::tree::{Seat, Tree};
+use super::{Config, Error};
+use crate::kernel::event::Event;
+use crate::kernel::{Outcome, Price, Recorded, Run, RunId, State};
+use crate::provider::price::Book;
+use crate::provider::{Provider, Providers};
+use crate::store::{self, Claimed, Page, Query, Row, Store};
 use crate::telemetry::Telemetry;
-use crate::telemetry::span::Span;
+use crate::tool::Registry;
+use crate::workflow::Plan;
 
 /// A running daemon's trees. Cheap to clone; all clones are one.
 #[derive(Clone)]
-pub struct Runtime {}
+pub struct Runtime {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: Config,
+    store: Arc<dyn Store>,
+    providers: Providers,
+    book: Book,
+    telemetry: Telemetry,
+    clock: Clock,
+    turns: Arc<Semaphore>,
+    drivers: TaskTracker,
+    draining: CancellationToken,
+    trees: Mutex<HashMap<RunId, Arc<Tree>>>,
+    /// Feeds live as long as their tree or somebody who watches it.
+    feeds: Mutex<HashMap<RunId, Weak<Feed>>>,
+    /// Runs that this daemon cannot drive, with a code and the reason in words.
+    set_aside: Mutex<HashMap<RunId, (&'static str, String)>>,
+}
+
+/// What the runtime stands on.
+pub struct Parts {
+    /// Its configuration.
+    pub config: Config,
+    /// Where the journals are.
+    pub store: Arc<dyn Store>,
+    /// Who is asked.
+    pub providers: Providers,
+    /// What they cost.
+    pub book: Book,
+    /// Where spans and metrics go.
+    pub telemetry: Telemetry,
+}
 
 impl Runtime {
     /// Starts: takes over every unfinished run of the store, then accepts submissions.
-    pub async fn start(config: Config, store: Arc<dyn Store>, providers: Providers, telemetry: Telemetry) -> Result<Self, Error> {
-        unimplemented!()
+    ///
+    /// # Errors
+    /// Those of the store. A run that cannot be taken over is set aside and stops nobody.
+    pub async fn start(parts: Parts) -> Result<Self, Error> {
+        let Parts { config, store, providers, book, telemetry } = parts;
+        let turns = Arc::new(Semaphore::new(config.turns_in_flight_max));
+        let inner = Inner {
+            config,
+            store,
+            providers,
+            book,
+            telemetry,
+            clock: Clock::start(),
+            turns,
+            drivers: TaskTracker::new(),
+            draining: CancellationToken::new(),
+            trees: Mutex::default(),
+            feeds: Mutex::default(),
+            set_aside: Mutex::default(),
+        };
+        let runtime = Self { inner: Arc::new(inner) };
+        runtime.recover().await?;
+        Ok(runtime)
     }
-    /// Accepts a workflow, durable before it returns. With `validate_only` nothing is stored.
-    pub async fn submit(&self, submission: Submission, validate_only: bool) -> Result<Submitted, Error> {
-        unimplemented!()
-    }
-    /// Checks a workflow (and the inputs, if not empty) and says all that is wrong.
-    pub async fn check(&self, submission: Submission) -> Checked {
-        unimplemented!()
-    }
-    /// Resolves an id, a unique prefix or `@latest`.
+
+    /// Resolves an id, a prefix that one run alone has, or `@latest`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] or [`Error::Ambiguous`].
     pub async fn resolve(&self, name: &str) -> Result<RunId, Error> {
-        unimplemented!()
+        /// How many candidates are shown.
+        const SHOWN_MAX: usize = 5;
+        if name == "@latest" {
+            let page = self.store().list(Query { limit: 1, ..Query::default() }).await?;
+            return page.rows.into_iter().next().map(|row| row.summary.id).ok_or_else(|| Error::NotFound(name.to_owned()));
+        }
+        let prefix = name.to_ascii_uppercase();
+        if prefix.is_empty() {
+            return Err(Error::NotFound(name.to_owned()));
+        }
+        let found = self.store().find(&prefix, SHOWN_MAX).await?;
+        match &found[..] {
+            [] => Err(Error::NotFound(name.to_owned())),
+            [one] => Ok(one.clone()),
+            [..] if found.iter().any(|id| id.as_str() == prefix) => Ok(RunId::new(prefix)),
+            some => Err(Error::Ambiguous { prefix: name.to_owned(), count: some.len(), some: found.clone() }),
+        }
     }
+
+    /// Returns one run.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
     pub async fn get(&self, run: &RunId) -> Result<Row, Error> {
-        unimplemented!()
+        Ok(self.shown(self.store().get(run).await?))
     }
+
+    /// Returns a page of runs.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
     pub async fn list(&self, query: Query) -> Result<Page, Error> {
-        unimplemented!()
+        let page = self.store().list(query).await?;
+        Ok(Page { rows: page.rows.into_iter().map(|row| self.shown(row)).collect(), next: page.next })
     }
-    /// The run and everything below it, parents before children.
+
+    /// Returns a run and everything below it, parents before children.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
     pub async fn subtree(&self, run: &RunId) -> Result<Vec<Row>, Error> {
-        unimplemented!()
+        Ok(self.store().subtree(run).await?.into_iter().map(|row| self.shown(row)).collect())
     }
-    /// The fold of the run's journal, for its transcript.
+
+    /// Returns the fold of a run's journal.
+    ///
+    /// # Errors
+    /// [`Error::Store`], or [`Error::SetAside`] if the journal cannot be read.
     pub async fn load(&self, run: &RunId) -> Result<Run, Error> {
-        unimplemented!()
+        let journal = read_all(&**self.store(), run).await?;
+        let folded = Run::fold(&journal).map_err(|illegal| Error::SetAside(illegal.to_string()))?;
+        folded.ok_or_else(|| Error::NotFound(run.to_string()))
     }
-    /// Journal replay after the cursor, then live; ends after the run has ended (or is suspended, if so asked).
-    pub async fn watch(&self, watch: Watch) -> Result<BoxStream<'static, Result<Live, Error>>, Error> {
-        unimplemented!()
-    }
-    pub async fn cancel(&self, run: &RunId, actor: &str, reason: &str, wait: bool) -> Result<Receipt, Error> {
-        unimplemented!()
-    }
-    pub async fn resume(&self, run: &RunId, limits: LimitsPatch, actor: &str, reason: &str) -> Result<Row, Error> {
-        unimplemented!()
-    }
-    /// The spans of the run's tree, from its journal.
-    pub async fn trace(&self, run: &RunId) -> Result<Vec<Span>, Error> {
-        unimplemented!()
-    }
-    /// Stops at turn boundaries within the drain timeout, flushes telemetry. Submissions are refused from here on.
+
+    /// Stops at turn boundaries, as far as they come within the drain timeout. Submissions are refused from here on.
     pub async fn drain(&self) {
-        unimplemented!()
+        self.inner.draining.cancel();
+        self.inner.drivers.close();
+        let wait = Duration::from_millis(self.inner.config.drain_timeout_ms);
+        if timeout(wait, self.inner.drivers.wait()).await.is_err() {
+            let left = self.running();
+            tracing::warn!(runs = left, "drain timeout: the calls under way are cut and taken up at the next start");
+        }
+        self.inner.telemetry.shutdown().await;
     }
-    /// How many runs have a driver now.
+
+    /// Returns how many runs have a driver now.
     pub fn running(&self) -> usize {
-        unimplemented!()
+        lock(&self.inner.trees).values().map(|tree| tree.driven()).sum()
     }
+
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
-        unimplemented!()
+        &self.inner.config
     }
+
+    /// Returns the store's name for people.
     pub fn store_name(&self) -> String {
-        unimplemented!()
+        self.store().name()
     }
-    pub fn providers(&self) -> &Providers {
-        unimplemented!()
+
+    /// Returns the names of the providers.
+    pub fn provider_names(&self) -> Vec<String> {
+        self.inner.providers.names()
     }
+
+    /// Returns the version of the price book.
+    pub fn price_book_version(&self) -> String {
+        self.inner.book.version().to_owned()
+    }
+
+    /// Returns the spans and metrics.
     pub fn telemetry(&self) -> &Telemetry {
-        unimplemented!()
+        &self.inner.telemetry
     }
+
+    pub(super) fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
+    }
+
+    pub(super) fn clock(&self) -> Clock {
+        self.inner.clock
+    }
+
+    pub(super) fn turns(&self) -> Arc<Semaphore> {
+        self.inner.turns.clone()
+    }
+
+    pub(super) fn provider(&self, name: &str) -> Option<Arc<dyn Provider>> {
+        self.inner.providers.get(name)
+    }
+
+    pub(super) fn price(&self, provider: &str, model: &str) -> Option<(Price, String)> {
+        self.inner.book.price(provider, model)
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.inner.draining.is_cancelled()
+    }
+
+    pub(super) fn drain_token(&self) -> CancellationToken {
+        self.inner.draining.clone()
+    }
+
+    /// Makes a new id: unique, and sorted by time.
+    pub(super) fn new_run_id(&self) -> RunId {
+        RunId::new(ulid::Ulid::new().to_string())
+    }
+
+    pub(super) fn check_room(&self) -> Result<(), Error> {
+        let trees = lock(&self.inner.trees).len();
+        if trees >= self.inner.config.trees_max { Err(Error::QueueFull(trees)) } else { Ok(()) }
+    }
+
+    pub(super) fn feed(&self, root: &RunId) -> Arc<Feed> {
+        let mut feeds = lock(&self.inner.feeds);
+        if let Some(feed) = feeds.get(root).and_then(Weak::upgrade) {
+            return feed;
+        }
+        feeds.retain(|_, feed| feed.strong_count() > 0);
+        let feed = Arc::new(Feed::new(self.inner.telemetry.clone()));
+        feeds.insert(root.clone(), Arc::downgrade(&feed));
+        feed
+    }
+
+    pub(super) fn open_new_tree(&self, root: RunId, plan: Plan, inputs: serde_json::Value, registry: Registry, created: Recorded) {
+        let feed = self.feed(&root);
+        feed.open(&[]);
+        feed.publish([created]);
+        let tree = Arc::new(Tree::new(root.clone(), plan, inputs, registry, feed));
+        self.start_driver(&tree, root, None);
+    }
+
+    /// Returns the live tree of a root, opening it from the store if it has none.
+    pub(super) async fn tree(&self, root: &RunId) -> Result<Arc<Tree>, Error> {
+        if let Some(tree) = lock(&self.inner.trees).get(root) {
+            return Ok(tree.clone());
+        }
+        let rows = self.store().subtree(root).await?;
+        let row = rows.first().ok_or_else(|| Error::NotFound(root.to_string()))?;
+        let plan = self.stored_plan(&row.bundle_digest).await?;
+        let run = self.load(root).await?;
+        let registry = self.open_registry(&plan, std::path::Path::new(&run.created.workspace))?;
+        let feed = self.feed(root);
+        if !feed.is_open() {
+            feed.open(&self.read_tree(root, 0).await?);
+        }
+        let tree = Arc::new(Tree::new(root.clone(), plan, run.created.inputs.clone(), registry, feed));
+        for row in rows.iter().filter(|row| row.summary.state == State::Suspended) {
+            tree.note_suspended(&row.summary.id, row.summary.outcome.unwrap_or(Outcome::InDoubt));
+        }
+        Ok(lock(&self.inner.trees).entry(root.clone()).or_insert(tree).clone())
+    }
+
+    /// Reads a tree's journal after a tree_seq.
+    pub(super) async fn read_tree(&self, root: &RunId, after: u64) -> Result<Vec<Arc<Recorded>>, Error> {
+        /// How many events are read at once.
+        const PAGE_EVENTS: usize = 1024;
+        let mut journal: Vec<Arc<Recorded>> = Vec::new();
+        loop {
+            let after = journal.last().map_or(after, |last| last.tree_seq);
+            let page = self.store().load_tree(root, after, PAGE_EVENTS).await?;
+            if page.is_empty() {
+                return Ok(journal);
+            }
+            journal.extend(page.into_iter().map(Arc::new));
+        }
+    }
+
+    /// Gives a run a driver, unless it has one. The seat is taken before this returns, so a cancel that comes next
+    /// finds the run driven even if its task has not begun.
+    pub(super) fn start_driver(&self, tree: &Arc<Tree>, run: RunId, parent: Option<&RunId>) {
+        let Some(seat) = tree.join(&run, parent) else { return };
+        lock(&self.inner.trees).entry(tree.root.clone()).or_insert_with(|| tree.clone());
+        let (runtime, tree) = (self.clone(), tree.clone());
+        // Boxed: a driver starts drivers, and a future cannot hold its own type.
+        let task: BoxFuture<'static, ()> = Box::pin(async move { runtime.drive(tree, run, seat).await });
+        self.inner.drivers.spawn(task);
+    }
+
+    async fn drive(self, tree: Arc<Tree>, run: RunId, seat: Seat) {
+        let driving = AssertUnwindSafe(self.drive_claimed(tree.clone(), run.clone(), seat)).catch_unwind();
+        let suspended = match driving.await {
+            Ok(Ok(Left::Ended)) => None,
+            Ok(Ok(Left::Suspended(outcome))) => Some(outcome),
+            Ok(Err(stop)) => self.let_go(&run, &stop),
+            Err(_) => {
+                tracing::error!(run_id = %run, "the driver panicked; the run is taken up at the next start");
+                self.set_aside(&run, "DRIVER_PANICKED", "its driver panicked; restart the daemon to take it up again".to_owned());
+                Some(Outcome::InDoubt)
+            }
+        };
+        tree.leave(&run, suspended);
+        if suspended.is_some() {
+            self.ring_parent(&tree, &run).await;
+        }
+        self.forget_if_idle(&tree);
+    }
+
+    async fn drive_claimed(&self, tree: Arc<Tree>, run: RunId, mut seat: Seat) -> Result<Left, Stop> {
+        let claimed = match self.store().claim(&run).await {
+            Ok(claimed) => claimed,
+            Err(store::Error::Ended) => return Ok(Left::Ended),
+            Err(error) => return Err(Stop::Store(error)),
+        };
+        let journal = read_all(&**self.store(), &run).await.map_err(Stop::Store)?;
+        let Some(folded) = Run::fold(&journal)? else { return Err(Stop::Store(store::Error::NotFound(run))) };
+        let resumed = journal.last().is_some_and(|last| matches!(last.event, Event::RunResumed { .. }) && last.epoch + 1 == claimed.row.epoch);
+        seat.deadline_us = tree.bound(&run, self.deadline_us(&folded));
+        let pen = Journal::new(self.store().clone(), tree.clone(), self.clock(), folded, claimed, !resumed);
+        Driver::new(self.clone(), tree, pen, seat).drive().await
+    }
+
+    /// Returns when the run's own time is up, if it runs from now on.
+    fn deadline_us(&self, run: &Run) -> i64 {
+        let ran_us = run.running_us(run.summary.updated_us);
+        let left_us = run.summary.limits.timeout_ms.saturating_mul(1000).saturating_sub(ran_us);
+        self.clock().now_us().saturating_add(left_us)
+    }
+
+    fn let_go(&self, run: &RunId, stop: &Stop) -> Option<Outcome> {
+        match stop {
+            Stop::Fenced => {
+                tracing::warn!(run_id = %run, "another owner has taken the run over");
+                None
+            }
+            Stop::Illegal(_) | Stop::Store(_) => {
+                tracing::error!(run_id = %run, error = %stop, "the run is set aside");
+                self.set_aside(run, "JOURNAL_UNREADABLE", stop.to_string());
+                Some(Outcome::InDoubt)
+            }
+        }
+    }
+
+    async fn ring_parent(&self, tree: &Arc<Tree>, run: &RunId) {
+        if let Ok(row) = self.store().get(run).await
+            && let Some(parent) = row.summary.parent
+        {
+            tree.wake(&parent.run);
+        }
+    }
+
+    /// Drops a tree that nobody drives and nobody else holds; its feed lives on while it is watched.
+    fn forget_if_idle(&self, tree: &Arc<Tree>) {
+        let mut trees = lock(&self.inner.trees);
+        // Two holders: the map and the caller. A third one is about to start a driver.
+        if !tree.is_alive() && Arc::strong_count(tree) <= 2 {
+            trees.remove(&tree.root);
+        }
+    }
+
+    pub(super) fn live_tree(&self, root: &RunId) -> Option<Arc<Tree>> {
+        lock(&self.inner.trees).get(root).cloned()
+    }
+
+    /// Notes that this daemon cannot drive a run; nothing is written to its journal.
+    pub(super) fn set_aside(&self, run: &RunId, reason: &'static str, message: String) {
+        lock(&self.inner.set_aside).insert(run.clone(), (reason, message));
+    }
+
+    /// Returns a row as people shall see it: a run that was set aside is suspended, whatever its journal says.
+    pub(super) fn shown(&self, mut row: Row) -> Row {
+        if row.summary.state == State::Ended {
+            return row;
+        }
+        if let Some((reason, message)) = lock(&self.inner.set_aside).get(&row.summary.id) {
+            row.summary.state = State::Suspended;
+            row.summary.outcome = Some(Outcome::InDoubt);
+            (*reason).clone_into(&mut row.summary.reason);
+            row.summary.message.clone_from(message);
+        }
+        row
+    }
+
+    /// Claims a run for one commit of the supervisor's own.
+    pub(super) async fn claim(&self, run: &RunId) -> Result<Claimed, Error> {
+        Ok(self.store().claim(run).await?)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these hold is valid after every statement, so a panic elsewhere spoils nothing.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,0 +1,299 @@
+//! One run's pen: stages facts on the run's fold and commits them in as few transactions as the order allows.
+//!
+//! A fact is staged as soon as it is known and committed before anything that depends on it leaves the process. Staged
+//! facts are of two kinds. Results (a reply, a call's end) happened and are never lost: when a transaction is refused
+//! they are staged again on the fresh journal. Intents (a turn, a call, a child about to start, an end) are decisions:
+//! they are dropped, and the kernel decides again.
+
+use std::sync::Arc;
+
+use tokio::time::{Duration, sleep};
+
+use super::clock::Clock;
+use super::tree::Tree;
+use crate::kernel::event::{ChildEnded, Event};
+use crate::kernel::ledger::Account;
+use crate::kernel::run::Illegal;
+use crate::kernel::{Recorded, Run};
+use crate::store::{self, Batch, CancelMark, Claimed, Fence, NewChild, Store};
+
+/// How many events are read at once.
+const PAGE_EVENTS: usize = 512;
+
+/// The pen of one run's driver.
+pub struct Journal {
+    store: Arc<dyn Store>,
+    tree: Arc<Tree>,
+    clock: Clock,
+    epoch: u64,
+    /// The run, staged facts included.
+    pub run: Run,
+    /// The accounts of the run and of all above it, as of the last commit or [`Journal::refresh`].
+    pub path: Vec<Account>,
+    /// The cancel mark that the run bears, as far as known.
+    pub cancel: Option<CancelMark>,
+    /// Whether an earlier owner left the run in the middle of something.
+    pub left_behind: bool,
+    committed_seq: u64,
+    staged: Vec<Event>,
+    children: Vec<NewChild>,
+    child_ended: Option<ChildEnded>,
+    staged_at_us: i64,
+}
+
+/// What came of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// Everything staged is durable and published.
+    Done,
+    /// The world had changed: results are staged again, intents were dropped. Decide again.
+    Again,
+}
+
+/// Why a driver must let its run go.
+#[derive(Debug, thiserror::Error)]
+pub enum Stop {
+    /// Another owner has it.
+    #[error("another owner has taken the run over")]
+    Fenced,
+    /// Its journal and its writer disagree: a fault of Wren.
+    #[error(transparent)]
+    Illegal(#[from] Illegal),
+    /// The store cannot give the journal back.
+    #[error(transparent)]
+    Store(store::Error),
+}
+
+/// Reads a run's whole journal.
+///
+/// # Errors
+/// Those of the store.
+pub async fn read_all(store: &dyn Store, run: &crate::kernel::RunId) -> Result<Vec<Recorded>, store::Error> {
+    let mut journal: Vec<Recorded> = Vec::new();
+    loop {
+        let after = journal.last().map_or(0, |last| last.seq);
+        let page = store.load(run, after, PAGE_EVENTS).await?;
+        if page.is_empty() {
+            return Ok(journal);
+        }
+        journal.extend(page);
+    }
+}
+
+impl Journal {
+    /// Takes the pen of a run that was just claimed. The last fact of a run that a dead daemon left behind is under an
+    /// older epoch; a run that was just resumed has one under the present epoch.
+    pub fn new(store: Arc<dyn Store>, tree: Arc<Tree>, clock: Clock, run: Run, claimed: Claimed, left_behind: bool) -> Self {
+        Self {
+            store,
+            tree,
+            clock,
+            epoch: claimed.row.epoch,
+            committed_seq: run.summary.seq,
+            run,
+            path: claimed.path,
+            cancel: claimed.row.cancel,
+            left_behind,
+            staged: Vec::new(),
+            children: Vec::new(),
+            child_ended: None,
+            staged_at_us: 0,
+        }
+    }
+
+    /// Adds a fact to the run. It is durable only after [`Journal::commit`].
+    ///
+    /// # Errors
+    /// [`Stop::Illegal`] if it cannot follow.
+    pub fn stage(&mut self, event: Event) -> Result<(), Stop> {
+        if self.staged.is_empty() {
+            // One time for the whole transaction, so that the fold here and the fold of the journal agree to the
+            // microsecond. It never falls behind the run's own past.
+            self.staged_at_us = self.clock.now_us().max(self.run.summary.updated_us);
+        }
+        let recorded = Recorded {
+            run: self.run.id().clone(),
+            seq: self.run.summary.seq + 1,
+            // Given by the store; the fold does not look at it.
+            tree_seq: 0,
+            epoch: self.epoch,
+            time_us: self.staged_at_us,
+            event,
+        };
+        self.run.apply(&recorded)?;
+        self.staged.push(recorded.event);
+        Ok(())
+    }
+
+    /// Stages the creation of a child run together with the fact that says so.
+    ///
+    /// # Errors
+    /// As [`Journal::stage`].
+    pub fn stage_child(&mut self, event: Event, child: NewChild) -> Result<(), Stop> {
+        self.stage(event)?;
+        self.children.push(child);
+        Ok(())
+    }
+
+    /// Stages the end of a run together with what its parent is told.
+    ///
+    /// # Errors
+    /// As [`Journal::stage`].
+    pub fn stage_end(&mut self, event: Event, child_ended: Option<ChildEnded>) -> Result<(), Stop> {
+        self.stage(event)?;
+        self.child_ended = child_ended;
+        Ok(())
+    }
+
+    /// Makes everything staged durable and publishes it. A full or failing disk is waited out: nothing that happened is
+    /// lost, and nothing goes on before it is written.
+    ///
+    /// # Errors
+    /// [`Stop`] if the run must be let go.
+    pub async fn commit(&mut self) -> Result<Commit, Stop> {
+        if self.staged.is_empty() {
+            return Ok(Commit::Done);
+        }
+        let mut wait_ms = 100;
+        let mut unsure = false;
+        loop {
+            let fence = Fence { run: self.run.id().clone(), epoch: self.epoch, seq: self.committed_seq };
+            let batch = Batch {
+                events: self.staged.clone(),
+                children: self.children.clone(),
+                child_ended: self.child_ended.clone(),
+                time_us: self.staged_at_us,
+            };
+            match self.store.append(fence, batch).await {
+                Ok(appended) => {
+                    self.path = appended.path;
+                    self.cancel = appended.cancel.or(self.cancel.take());
+                    self.committed(appended.recorded);
+                    return Ok(Commit::Done);
+                }
+                Err(store::Error::Full(why) | store::Error::Unavailable(why)) => {
+                    // Whether the transaction took place is not known: look before writing it again.
+                    unsure = true;
+                    tracing::error!(run_id = %self.run.id(), error = %why, wait_ms, "cannot write the journal; the run waits");
+                    sleep(Duration::from_millis(wait_ms)).await;
+                    wait_ms = (wait_ms * 2).min(5_000);
+                }
+                Err(store::Error::Fenced | store::Error::Ended) => return Err(Stop::Fenced),
+                Err(store::Error::Behind { .. }) if unsure && self.find_committed().await? => return Ok(Commit::Done),
+                Err(store::Error::Behind { .. } | store::Error::Refused(_) | store::Error::Cancelled) => {
+                    self.restage().await?;
+                    return Ok(Commit::Again);
+                }
+                Err(error @ (store::Error::NotFound(_) | store::Error::RequestIdReused(_) | store::Error::Unreadable { .. } | store::Error::Locked(_))) => {
+                    return Err(Stop::Store(error));
+                }
+            }
+        }
+    }
+
+    fn committed(&mut self, recorded: Vec<Recorded>) {
+        let settles = self.staged.iter().any(|event| matches!(event, Event::TurnEnded(_) | Event::TurnAborted(_)));
+        self.committed_seq = self.run.summary.seq;
+        self.clear_staged();
+        let parent = self.run.created.parent.as_ref().map(|parent| parent.run.clone());
+        let told_parent = parent.filter(|parent| recorded.iter().any(|recorded| recorded.run == *parent));
+        self.tree.feed.publish(recorded);
+        if settles {
+            self.tree.settled.notify_waiters();
+        }
+        if let Some(parent) = told_parent {
+            self.tree.wake(&parent);
+        }
+    }
+
+    fn clear_staged(&mut self) {
+        self.staged.clear();
+        self.children.clear();
+        self.child_ended = None;
+    }
+
+    /// Looks whether a transaction whose answer was lost took place, and publishes it if so.
+    async fn find_committed(&mut self) -> Result<bool, Stop> {
+        let news = self.store.load(self.run.id(), self.committed_seq, PAGE_EVENTS).await.map_err(Stop::Store)?;
+        let ours: Vec<&Recorded> = news.iter().filter(|recorded| !matches!(recorded.event, Event::ChildEnded(_))).collect();
+        let found = ours.first().is_some_and(|first| first.epoch == self.epoch && self.staged.first() == Some(&first.event));
+        if !found {
+            return Ok(false);
+        }
+        let row = self.store.get(self.run.id()).await.map_err(Stop::Store)?;
+        let tree_news = self.store.load_tree(&row.summary.root, news.first().map_or(0, |first| first.tree_seq.saturating_sub(1)), PAGE_EVENTS);
+        let tree_news = tree_news.await.map_err(Stop::Store)?;
+        self.reload().await?;
+        self.committed(tree_news);
+        self.refresh().await?;
+        Ok(true)
+    }
+
+    /// Takes up what others wrote to this run's journal (a child's end). Staged facts are staged again on top.
+    ///
+    /// # Errors
+    /// [`Stop`] if the run must be let go.
+    pub async fn catch_up(&mut self) -> Result<(), Stop> {
+        let news = self.store.load(self.run.id(), self.committed_seq, PAGE_EVENTS).await.map_err(Stop::Store)?;
+        if news.is_empty() {
+            return Ok(());
+        }
+        if !self.staged.is_empty() {
+            return self.restage().await;
+        }
+        for recorded in &news {
+            self.run.apply(recorded)?;
+        }
+        self.committed_seq = self.run.summary.seq;
+        Ok(())
+    }
+
+    /// Reads the accounts of the path afresh.
+    ///
+    /// # Errors
+    /// [`Stop::Store`] if the store cannot say.
+    pub async fn refresh(&mut self) -> Result<(), Stop> {
+        self.path = self.store.path(self.run.id()).await.map_err(Stop::Store)?;
+        Ok(())
+    }
+
+    async fn restage(&mut self) -> Result<(), Stop> {
+        let results: Vec<Event> = self.staged.drain(..).filter(|event| !is_intent(event)).collect();
+        self.clear_staged();
+        self.reload().await?;
+        self.refresh().await?;
+        let row = self.store.get(self.run.id()).await.map_err(Stop::Store)?;
+        self.cancel = row.cancel;
+        for event in results {
+            self.stage(event)?;
+        }
+        Ok(())
+    }
+
+    async fn reload(&mut self) -> Result<(), Stop> {
+        let journal = read_all(&*self.store, self.run.id()).await.map_err(Stop::Store)?;
+        if let Some(run) = Run::fold(&journal)? {
+            self.committed_seq = run.summary.seq;
+            self.run = run;
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether the fact is a decision about what comes, rather than something that happened.
+fn is_intent(event: &Event) -> bool {
+    match event {
+        Event::TurnStarted(_) | Event::CallStarted(_) | Event::ChildStarted { .. } | Event::RunSuspended { .. } | Event::RunEnded(_) => true,
+        Event::RunCreated(_)
+        | Event::RunStarted {}
+        | Event::TurnEnded(_)
+        | Event::TurnAborted(_)
+        | Event::CallEnded(_)
+        | Event::CallInDoubt { .. }
+        | Event::ChildEnded(_)
+        | Event::MessageReceived { .. }
+        | Event::LimitsChanged { .. }
+        | Event::RunResumed { .. }
+        | Event::CancelRequested { .. } => false,
+    }
+}

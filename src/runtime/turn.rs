@@ -1,0 +1,178 @@
+//! One model call: sends the request, hands on the text, and closes the attempt with what it came to and cost.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use tokio::time::{Instant, sleep_until};
+
+use super::Live;
+use super::driver::Driver;
+use crate::kernel::event::{Abort, Event, TurnAborted, TurnEnded, TurnStarted};
+use crate::kernel::ledger::Reservation;
+use crate::kernel::{Reply, Request, Usage};
+use crate::provider::{Delta, Error, ReplyBuilder};
+
+/// Bytes a token has on average. Only for usage that nobody stated, which is marked as estimated.
+const BYTES_PER_TOKEN: i64 = 4;
+
+/// How a model call ended.
+enum Heard {
+    /// Whole.
+    Reply(Box<Reply>),
+    /// Failed.
+    Failed(Error),
+    /// Cut by us.
+    Cut(Abort),
+}
+
+impl Driver {
+    /// Asks the model once. The attempt is durable as begun; what is returned closes it.
+    pub(super) async fn turn(&mut self, started: &TurnStarted) -> Event {
+        let request = Arc::new(self.journal.run.request(started));
+        let name = &request.model.provider;
+        let Some(provider) = self.runtime.provider(name) else {
+            let message = format!("no provider named {name:?} is configured in this daemon; add it to the config and resume the run");
+            return Event::TurnAborted(aborted(started, Abort::Auth, message));
+        };
+        let asked_at = Instant::now();
+        let mut first_chunk_us = None;
+        let mut builder = ReplyBuilder::default();
+        let heard = {
+            let mut stream = provider.send(request.clone(), self.seat.token.child_token());
+            let deadline = self.runtime.clock().instant(self.seat.deadline_us);
+            loop {
+                // A cut comes first: a reply that arrives in the same instant is dropped, unless its stop was read.
+                let delta = tokio::select! {
+                    biased;
+                    () = self.seat.token.cancelled() => break Heard::Cut(self.cut_reason()),
+                    () = sleep_until(deadline) => break Heard::Cut(Abort::Timeout),
+                    delta = stream.next() => delta,
+                };
+                match delta {
+                    Some(Ok(delta)) => {
+                        first_chunk_us.get_or_insert_with(|| i64::try_from(asked_at.elapsed().as_micros()).unwrap_or(i64::MAX));
+                        self.show(started, &delta);
+                        let whole = matches!(delta, Delta::Stop { .. });
+                        builder.push(delta);
+                        if whole {
+                            break finish(std::mem::take(&mut builder));
+                        }
+                    }
+                    Some(Err(error)) => break Heard::Failed(error),
+                    None if self.seat.token.is_cancelled() => break Heard::Cut(self.cut_reason()),
+                    None => break Heard::Failed(cut_stream(first_chunk_us.is_some())),
+                }
+            }
+            // The stream is dropped here, which closes its connection.
+        };
+        match heard {
+            Heard::Reply(reply) => Event::TurnEnded(Box::new(self.ended(started, &request, *reply, first_chunk_us))),
+            Heard::Failed(error) => Event::TurnAborted(self.failed(started, &request, &builder, error)),
+            Heard::Cut(reason) => {
+                let message = match reason {
+                    Abort::Timeout => "the run's time was up",
+                    _ => "the run was cancelled",
+                };
+                let begun = first_chunk_us.is_some();
+                let closed = aborted(started, reason, message.to_owned());
+                Event::TurnAborted(self.charged(closed, &request, &builder, begun))
+            }
+        }
+    }
+
+    fn show(&self, started: &TurnStarted, delta: &Delta) {
+        let (Delta::Text(text) | Delta::Refusal(text)) = delta else { return };
+        self.tree.feed.show(Live::Text { run: self.run_id(), turn: started.turn, attempt: started.attempt, text: text.clone() });
+    }
+
+    fn ended(&self, started: &TurnStarted, request: &Request, reply: Reply, first_chunk_us: Option<i64>) -> TurnEnded {
+        let model = &request.model;
+        let estimated = reply.usage.is_none();
+        let output_bytes = reply_bytes(&reply);
+        let usage = reply.usage.unwrap_or_else(|| estimate(request, output_bytes)).sane();
+        TurnEnded {
+            turn: started.turn,
+            attempt: started.attempt,
+            stop: reply.stop,
+            stop_raw: reply.stop_raw.clone(),
+            usage,
+            estimated,
+            cost_usd_nanos: model.price.map_or(0, |price| price.cost_usd_nanos(&usage)),
+            cost_unknown: model.price.is_none(),
+            provider: model.provider.clone(),
+            response_id: reply.response_id.clone(),
+            response_model: reply.response_model.clone(),
+            first_chunk_us,
+            price_version: model.price_version.clone(),
+            stated_cost_usd_nanos: reply.stated_cost_usd_nanos,
+            message: reply.into_message(started.turn),
+        }
+    }
+
+    fn failed(&self, started: &TurnStarted, request: &Request, builder: &ReplyBuilder, error: Error) -> TurnAborted {
+        let begun = error.reply_begun;
+        let closed = TurnAborted {
+            retryable: error.retryable,
+            http_status: error.http_status,
+            retry_after_ms: error.retry_after_ms,
+            ..aborted(started, error.kind, error.message)
+        };
+        self.charged(closed, request, builder, begun)
+    }
+
+    /// Settles an attempt that came to nothing: at what was stated, else, if anything had arrived, at an estimate.
+    fn charged(&self, mut closed: TurnAborted, request: &Request, builder: &ReplyBuilder, begun: bool) -> TurnAborted {
+        let stated = builder.usage();
+        if stated.is_none() && !begun {
+            return closed;
+        }
+        let usage = stated.unwrap_or_else(|| estimate(request, builder.output_bytes())).sane();
+        closed.estimated = stated.is_none();
+        closed.cost_usd_nanos = request.model.price.map_or(0, |price| price.cost_usd_nanos(&usage));
+        closed.usage = Some(usage);
+        closed
+    }
+}
+
+fn finish(builder: ReplyBuilder) -> Heard {
+    builder.finish().map_or_else(|| Heard::Failed(cut_stream(true)), |reply| Heard::Reply(Box::new(reply)))
+}
+
+fn cut_stream(reply_begun: bool) -> Error {
+    Error {
+        kind: Abort::CutStream,
+        message: "the provider's stream ended before its end".to_owned(),
+        code: None,
+        http_status: None,
+        retryable: true,
+        retry_after_ms: None,
+        reply_begun,
+    }
+}
+
+fn aborted(started: &TurnStarted, reason: Abort, message: String) -> TurnAborted {
+    TurnAborted {
+        turn: started.turn,
+        attempt: started.attempt,
+        reason,
+        message,
+        retryable: false,
+        http_status: None,
+        retry_after_ms: None,
+        usage: None,
+        estimated: false,
+        cost_usd_nanos: 0,
+        written_off: Reservation::default(),
+    }
+}
+
+fn reply_bytes(reply: &Reply) -> usize {
+    let calls: usize = reply.calls.iter().map(|call| call.tool.len() + call.args_raw.len()).sum();
+    reply.text.len() + reply.refusal.as_ref().map_or(0, String::len) + reply.reasoning.as_ref().map_or(0, String::len) + calls
+}
+
+fn estimate(request: &Request, output_bytes: usize) -> Usage {
+    let input_bytes = serde_json::to_vec(&(&request.instructions, &request.messages, &request.tools)).map_or(0, |bytes| bytes.len());
+    let tokens = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX / 2).saturating_add(BYTES_PER_TOKEN - 1) / BYTES_PER_TOKEN;
+    Usage { input_tokens: tokens(input_bytes), output_tokens: tokens(output_bytes), ..Usage::default() }
+}
