@@ -148,3 +148,35 @@ impl ReplyBuilder {
 /// The providers that a daemon knows, by name.
 #[derive(Clone, Default)]
 pub struct Providers {}
+impl Providers {
+    /// stub
+    pub fn get(&self, _: &str) -> Option<Arc<dyn Provider>> {
+        unimplemented!()
+    }
+    /// stub
+    pub fn names(&self) -> Vec<String> {
+        unimplemented!()
+    }
+}
+/// stub
+pub mod retry {
+    /// stub
+    pub fn delay_ms(_: u32, _: Option<u64>, _: u64) -> u64 {
+        0
+    }
+}
+/// stub
+pub mod price {
+    /// stub
+    pub struct Book {}
+    impl Book {
+        /// stub
+        pub fn version(&self) -> &str {
+            ""
+        }
+        /// stub
+        pub fn price(&self, _: &str, _: &str) -> Option<(crate::kernel::Price, String)> {
+            None
+        }
+    }
+}

@@ -33,7 +33,7 @@ impl Driver {
             return Ok(());
         }
         let open_turn = run.open_turn.clone();
-        let started: Vec<(Call, u32)> = run.calls.iter().filter_map(|pending| match pending.progress {
+        let started = run.calls.iter().filter_map(|pending| match pending.progress {
             Progress::Started { attempt, .. } => Some((pending.call.clone(), attempt)),
             Progress::Asked | Progress::Child { .. } | Progress::InDoubt { .. } | Progress::Ended(_) => None,
         });

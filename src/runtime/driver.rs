@@ -210,9 +210,7 @@ impl Driver {
         if self.journal.commit().await? == Commit::Again {
             return Ok(false);
         }
-        let over = sleep(wait);
-        tokio::pin!(over);
-        if self.interrupted(over).await {
+        if self.interrupted(sleep(wait)).await {
             return Ok(false);
         }
         self.waited_for = Some((ask.turn, ask.attempt));
@@ -233,12 +231,9 @@ impl Driver {
             return Ok(false);
         }
         let mut permit = None;
-        let acquire = async { permit = turns.acquire_owned().await.ok() };
-        tokio::pin!(acquire);
-        let interrupted = self.interrupted(acquire).await;
+        // The wait may have been long, or cut short: either way the kernel decides again, on fresh figures.
+        self.interrupted(async { permit = turns.acquire_owned().await.ok() }).await;
         self.permit = permit;
-        // The wait may have been long: decide again, on fresh figures, with the permit in hand.
-        let _ = interrupted;
         Ok(false)
     }
 

@@ -184,7 +184,12 @@ impl Journal {
                     self.restage().await?;
                     return Ok(Commit::Again);
                 }
-                Err(error @ (store::Error::NotFound(_) | store::Error::RequestIdReused(_) | store::Error::Unreadable { .. } | store::Error::Locked(_))) => {
+                Err(
+                    error @ (store::Error::NotFound(_)
+                    | store::Error::RequestIdReused(_)
+                    | store::Error::Unreadable { .. }
+                    | store::Error::Locked(_)),
+                ) => {
                     return Err(Stop::Store(error));
                 }
             }
@@ -221,7 +226,8 @@ impl Journal {
             return Ok(false);
         }
         let row = self.store.get(self.run.id()).await.map_err(Stop::Store)?;
-        let tree_news = self.store.load_tree(&row.summary.root, news.first().map_or(0, |first| first.tree_seq.saturating_sub(1)), PAGE_EVENTS);
+        let tree_news =
+            self.store.load_tree(&row.summary.root, news.first().map_or(0, |first| first.tree_seq.saturating_sub(1)), PAGE_EVENTS);
         let tree_news = tree_news.await.map_err(Stop::Store)?;
         self.reload().await?;
         self.committed(tree_news);
@@ -283,7 +289,9 @@ impl Journal {
 /// Returns whether the fact is a decision about what comes, rather than something that happened.
 fn is_intent(event: &Event) -> bool {
     match event {
-        Event::TurnStarted(_) | Event::CallStarted(_) | Event::ChildStarted { .. } | Event::RunSuspended { .. } | Event::RunEnded(_) => true,
+        Event::TurnStarted(_) | Event::CallStarted(_) | Event::ChildStarted { .. } | Event::RunSuspended { .. } | Event::RunEnded(_) => {
+            true
+        }
         Event::RunCreated(_)
         | Event::RunStarted {}
         | Event::TurnEnded(_)

@@ -142,27 +142,30 @@ impl Runtime {
         }
         self.check_goes_on(&folded, limits.as_ref()).await?;
         let claimed = self.claim(run).await?;
-        let mut events = Vec::new();
+        let mut events = Vec::with_capacity(2);
         if let Some(limits) = limits {
             events.push(Event::LimitsChanged { limits, actor: actor.to_owned(), reason: reason.to_owned() });
         }
         events.push(Event::RunResumed { cause: Cause::User, actor: actor.to_owned() });
         // A second resume at the same moment claims too, and one of the two fences the other out.
         self.commit_resumed(&tree, run, claimed.row.epoch, claimed.row.summary.seq, events).await?;
+        let mut children: Vec<(RunId, Option<RunId>)> = Vec::new();
         for child in self.store().subtree(run).await?.into_iter().skip(1) {
             if child.summary.state == State::Suspended {
+                children.push((child.summary.id.clone(), child.summary.parent.map(|parent| parent.run)));
                 let child_run = child.summary.id.clone();
                 let claimed = self.claim(&child_run).await?;
                 let resumed = vec![Event::RunResumed { cause: Cause::User, actor: actor.to_owned() }];
                 self.commit_resumed(&tree, &child_run, claimed.row.epoch, claimed.row.summary.seq, resumed).await?;
             }
         }
+        // The root must not find its children still suspended: it would stop again for their sake.
+        for (child, _) in &children {
+            tree.note_resumed(child);
+        }
         self.start_driver(&tree, run.clone(), None);
-        for child in self.store().subtree(run).await?.into_iter().skip(1) {
-            if child.summary.state == State::Running {
-                let parent = child.summary.parent.as_ref().map(|parent| parent.run.clone());
-                self.start_driver(&tree, child.summary.id, parent.as_ref());
-            }
+        for (child, parent) in children {
+            self.start_driver(&tree, child, parent.as_ref());
         }
         self.get(run).await
     }

@@ -73,14 +73,8 @@ impl Runtime {
         let bundle_digest = hex(&Sha256::digest(&bundle));
         let id = self.new_run_id();
         let created = self.root_created(&submission, &id, limits, &plan, inputs.clone(), launch, &bundle_digest);
-        let tree = NewTree {
-            id: id.clone(),
-            created,
-            request: request_id(&submission),
-            bundle_digest,
-            bundle,
-            time_us: self.clock().now_us(),
-        };
+        let tree =
+            NewTree { id: id.clone(), created, request: request_id(&submission), bundle_digest, bundle, time_us: self.clock().now_us() };
         let created = self.store().create(tree).await?;
         let Some(recorded) = created.recorded else {
             return Ok(Submitted { row: Some(created.row), deduplicated: true, warnings });
@@ -144,11 +138,13 @@ impl Runtime {
     /// Compiles the stored submission of a tree again.
     pub(super) async fn stored_plan(&self, digest: &str) -> Result<Plan, Error> {
         let bytes = self.store().bundle(digest).await?;
-        let bundle: Bundle = serde_json::from_slice(&bytes).map_err(|error| Error::SetAside(format!("the stored workflow cannot be read: {error}")))?;
+        let bundle: Bundle =
+            serde_json::from_slice(&bytes).map_err(|error| Error::SetAside(format!("the stored workflow cannot be read: {error}")))?;
         let files = bundle.files.iter().map(|(path, text)| (path.clone(), text.clone().into_bytes())).collect();
         let (plan, diagnostics) = self.compile(bundle, files).await;
         plan.ok_or_else(|| {
-            let first = diagnostics.into_iter().find(|diagnostic| diagnostic.severity == Severity::Error).map(|diagnostic| diagnostic.message);
+            let first =
+                diagnostics.into_iter().find(|diagnostic| diagnostic.severity == Severity::Error).map(|diagnostic| diagnostic.message);
             Error::SetAside(format!("the stored workflow is not valid for this daemon any more: {}", first.unwrap_or_default()))
         })
     }
@@ -175,7 +171,9 @@ impl Runtime {
             ("max_runs", i64::from(limits.max_runs), i64::from(ceilings.max_runs)),
         ];
         match over.iter().find(|(_, asked, ceiling)| asked > ceiling) {
-            Some((name, asked, ceiling)) => Err(Error::AboveCeiling(format!("{name} {asked} is above this daemon's ceiling of {ceiling}; ask for less, or raise `ceilings` in wrend's config"))),
+            Some((name, asked, ceiling)) => Err(Error::AboveCeiling(format!(
+                "{name} {asked} is above this daemon's ceiling of {ceiling}; ask for less, or raise `ceilings` in wrend's config"
+            ))),
             None => Ok(()),
         }
     }
@@ -187,7 +185,8 @@ impl Runtime {
         names.sort();
         names.dedup();
         for name in names {
-            let provider = self.provider(&name).ok_or_else(|| Error::Missing(format!("no provider named {name:?} is configured in this daemon")))?;
+            let provider =
+                self.provider(&name).ok_or_else(|| Error::Missing(format!("no provider named {name:?} is configured in this daemon")))?;
             provider.ready().map_err(|error| Error::Missing(error.message))?;
         }
         Ok(())
@@ -256,7 +255,8 @@ fn request_id(submission: &Submission) -> Option<RequestId> {
 fn parse_traceparent(text: &str) -> Option<(String, String, bool)> {
     let parts: Vec<&str> = text.trim().split('-').collect();
     let [version, trace_id, span_id, flags] = parts[..] else { return None };
-    let is_hex = |text: &str, len: usize| text.len() == len && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    let is_hex =
+        |text: &str, len: usize| text.len() == len && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
     let is_zero = |text: &str| text.bytes().all(|byte| byte == b'0');
     if version != "00" || !is_hex(trace_id, 32) || !is_hex(span_id, 16) || !is_hex(flags, 2) || is_zero(trace_id) || is_zero(span_id) {
         return None;
@@ -281,4 +281,3 @@ fn internal_fault(why: &str) -> Diagnostic {
         source_line: String::new(),
     }
 }
-

@@ -325,7 +325,8 @@ impl Runtime {
         };
         let journal = read_all(&**self.store(), &run).await.map_err(Stop::Store)?;
         let Some(folded) = Run::fold(&journal)? else { return Err(Stop::Store(store::Error::NotFound(run))) };
-        let resumed = journal.last().is_some_and(|last| matches!(last.event, Event::RunResumed { .. }) && last.epoch + 1 == claimed.row.epoch);
+        let resumed =
+            journal.last().is_some_and(|last| matches!(last.event, Event::RunResumed { .. }) && last.epoch + 1 == claimed.row.epoch);
         seat.deadline_us = tree.bound(&run, self.deadline_us(&folded));
         let pen = Journal::new(self.store().clone(), tree.clone(), self.clock(), folded, claimed, !resumed);
         Driver::new(self.clone(), tree, pen, seat).drive().await

@@ -115,6 +115,13 @@ impl Tree {
         self.lock().entry(run.clone()).or_insert(member);
     }
 
+    /// Notes that a suspended run goes on and will have a driver in a moment.
+    pub fn note_resumed(&self, run: &RunId) {
+        if let Some(member) = self.lock().get_mut(run) {
+            member.suspended = None;
+        }
+    }
+
     /// Returns why a run is suspended, if it is.
     pub fn suspended(&self, run: &RunId) -> Option<Outcome> {
         self.lock().get(run).and_then(|member| member.suspended)

@@ -2,4 +2,7 @@
 
 /// One finished span.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Span {}
+pub struct Span {
+    /// t
+    pub trace_id: String,
+}

@@ -88,3 +88,55 @@ pub struct Launch {
     /// The limits that the workflow sets for it.
     pub limits: LimitsPatch,
 }
+/// stub
+pub struct Plan {}
+/// stub
+pub fn load(_: &Source, _: &World<'_>, _: &Overrides) -> (Option<Plan>, Vec<Diagnostic>) {
+    unimplemented!()
+}
+/// stub
+pub fn read_output(_: &Value, _: &str) -> Result<Value, String> {
+    unimplemented!()
+}
+impl Plan {
+    /// stub
+    pub fn name(&self) -> &str {
+        ""
+    }
+    /// stub
+    pub fn description(&self) -> &str {
+        ""
+    }
+    /// stub
+    pub fn root_agent(&self) -> &str {
+        ""
+    }
+    /// stub
+    pub fn input_schema(&self) -> Value {
+        Value::Null
+    }
+    /// stub
+    pub fn limits(&self) -> LimitsPatch {
+        unimplemented!()
+    }
+    /// stub
+    pub fn inputs(&self, _: &str) -> Result<Value, Vec<Diagnostic>> {
+        unimplemented!()
+    }
+    /// stub
+    pub fn root(&self, _: &Value) -> Result<Launch, Diagnostic> {
+        unimplemented!()
+    }
+    /// stub
+    pub fn child(&self, _: &ToolSpec, _: &Value, _: &Value) -> Result<Launch, String> {
+        unimplemented!()
+    }
+    /// stub
+    pub fn sources(&self) -> &[(String, ToolSource)] {
+        unimplemented!()
+    }
+    /// stub
+    pub fn providers_used(&self) -> Vec<String> {
+        vec![]
+    }
+}

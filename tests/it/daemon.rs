@@ -1,1 +1,254 @@
-//! Tests of the daemon.
+//! The two real programs end to end: a person's first run, budgets, cancels, crashes.
+
+use serde_json::Value;
+
+use crate::support::{Daemon, int, runs};
+
+const OFFLINE: &str = "workflows/deep-research-offline.yaml";
+
+/// What a run's transcript says, without anything that differs from run to run.
+fn transcript(daemon: &Daemon, run: &str) -> Value {
+    daemon.json(0, &["transcript", run])
+}
+
+/// Transcripts of a whole tree in the order of the calls that made its runs.
+fn transcripts(daemon: &Daemon, root: &str) -> Vec<(String, Value)> {
+    let tree = daemon.json(0, &["tree", root]);
+    let mut all: Vec<(String, Value)> = Vec::new();
+    collect(daemon, &tree, String::new(), &mut all);
+    all.sort_by(|left, right| left.0.cmp(&right.0));
+    all
+}
+
+fn collect(daemon: &Daemon, node: &Value, path: String, all: &mut Vec<(String, Value)>) {
+    let id = node["run"]["run_id"].as_str().unwrap();
+    let here = format!("{path}/{}", node["run"]["tool_call_id"].as_str().unwrap());
+    all.push((here.clone(), transcript(daemon, id)));
+    for child in node["children"].as_array().into_iter().flatten() {
+        collect(daemon, child, here.clone(), all);
+    }
+}
+
+fn settled(run: &Value) -> i64 {
+    int(&run["subtree_usage"]["cost_usd_nanos"]) - int(&run["subtree_usage"]["written_off_usd_nanos"])
+}
+
+#[test]
+fn the_offline_research_has_two_levels_of_children_and_adds_up() {
+    let daemon = Daemon::start();
+    let run = daemon.json(0, &["run", "-f", OFFLINE]);
+    assert_eq!(run["outcome"], "OUTCOME_COMPLETED");
+    assert!(!run["output_text"].as_str().unwrap().is_empty());
+    let tree = daemon.json(0, &["tree", run["run_id"].as_str().unwrap()]);
+    let all = runs(&tree);
+    let depths: Vec<i64> = all.iter().map(|run| int(&run["depth"])).collect();
+    assert_eq!(depths.iter().filter(|depth| **depth == 1).count(), 3, "{depths:?}");
+    assert_eq!(depths.iter().filter(|depth| **depth == 2).count(), 1, "{depths:?}");
+    let own: i64 = all.iter().map(|run| int(&run["own_usage"]["cost_usd_nanos"])).sum();
+    assert_eq!(own, int(&run["subtree_usage"]["cost_usd_nanos"]));
+    assert!(own > 0);
+    assert_eq!(int(&run["reserved_usd_nanos"]), 0);
+}
+
+#[test]
+fn a_parent_sees_answers_and_not_what_its_children_read() {
+    let daemon = Daemon::start();
+    let run = daemon.json(0, &["run", "-f", OFFLINE]);
+    let tree = daemon.json(0, &["tree", run["run_id"].as_str().unwrap()]);
+    let parent = transcript(&daemon, run["run_id"].as_str().unwrap()).to_string();
+    let data = std::fs::read_to_string(crate::support::root().join("workflows/data/errors.log")).unwrap();
+    for line in data.lines().filter(|line| line.len() > 20) {
+        assert!(!parent.contains(line), "the parent's transcript holds {line:?}");
+    }
+    for child in tree["children"].as_array().unwrap() {
+        let messages = transcript(&daemon, child["run"]["run_id"].as_str().unwrap());
+        let first = &messages["messages"][0];
+        assert_eq!(first["role"], "ROLE_SYSTEM");
+        let answer = child["run"]["output_text"].as_str().unwrap();
+        assert!(parent.contains(&serde_json::to_string(answer).unwrap().trim_matches('"').to_owned()), "{answer}");
+    }
+}
+
+#[test]
+fn a_runaway_stops_at_its_budget_and_goes_on_with_more() {
+    let daemon = Daemon::start();
+    let run = daemon.json(12, &["run", "-f", "workflows/runaway.yaml", "--budget", "0.01"]);
+    let id = run["run_id"].as_str().unwrap();
+    let spent = int(&run["subtree_usage"]["cost_usd_nanos"]);
+    assert_eq!(run["state"], "RUN_STATE_SUSPENDED");
+    assert_eq!(run["outcome"], "OUTCOME_BUDGET");
+    assert!(spent > 5_000_000 && spent <= 10_000_000, "{spent}");
+    let turns = int(&run["own_usage"]["turn_count"]);
+    daemon.expect(0, &["resume", id, "--budget", "0.02"]);
+    daemon.run(&["wait", id]);
+    let more = daemon.json(0, &["get", id]);
+    assert_eq!(more["outcome"], "OUTCOME_BUDGET");
+    let spent_more = int(&more["subtree_usage"]["cost_usd_nanos"]);
+    assert!(spent_more > spent && spent_more <= 20_000_000, "{spent_more}");
+    assert!(int(&more["own_usage"]["turn_count"]) > turns);
+    let refused = daemon.run(&["resume", id]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("would stop at once"), "{}", String::from_utf8_lossy(&refused.stderr));
+}
+
+#[test]
+fn a_root_at_its_turn_cap_exits_11() {
+    let daemon = Daemon::start();
+    let run = daemon.json(11, &["run", "-f", "workflows/runaway.yaml", "--max-turns", "3"]);
+    assert_eq!(int(&run["own_usage"]["turn_count"]), 3);
+}
+
+/// Two research children that never finish: one meets its own turn cap, one its own budget.
+const ENDLESS_CHILDREN: &str = r#"
+wren: v1
+name: endless-children
+models:
+  script:
+    max_output: 64
+    scripted:
+      price: {input_usd_per_mtok: 2.00, output_usd_per_mtok: 10.00}
+      replies:
+        - {agent: lead, turn: 1, calls: [{tool: patient, args: {question: "How many errors are there?"}}, {tool: thrifty, args: {question: "How many errors are there?"}}]}
+        - {agent: lead, text: "Neither of them finished, and here is what they had."}
+        - {text: "Still looking.", calls: [{tool: list_files}]}
+tools:
+  docs: {files: {root: ./workflows/data, allow: [list_files]}}
+  patient: {description: Looks for ever., subagent: seeker, parameters: {question: {type: string}}, prompt: "{{ args.question }}", limits: {max_turns: 6, budget_usd: 0.50}}
+  thrifty: {description: Looks for ever., subagent: seeker, parameters: {question: {type: string}}, prompt: "{{ args.question }}", limits: {max_turns: 40, budget_usd: 0.01}}
+agents:
+  lead: {model: script, instructions: Delegate., tools: [patient, thrifty]}
+  seeker: {model: script, instructions: Look., tools: [docs]}
+agent: lead
+prompt: How many errors?
+limits: {max_turns: 5, budget_usd: 1.00, max_depth: 1}
+"#;
+
+#[test]
+fn children_end_at_their_own_limits_and_the_parent_goes_on() {
+    let daemon = Daemon::start();
+    let file = daemon.workflow("endless.yaml", ENDLESS_CHILDREN);
+    let run = daemon.json(0, &["run", "-f", &file]);
+    let tree = daemon.json(0, &["tree", run["run_id"].as_str().unwrap()]);
+    let children = tree["children"].as_array().unwrap();
+    let by_tool = |tool: &str| children.iter().map(|child| &child["run"]).find(|run| run["tool"] == tool).unwrap();
+    let patient = by_tool("patient");
+    assert_eq!(patient["outcome"], "OUTCOME_MAX_TURNS");
+    assert_eq!(int(&patient["own_usage"]["turn_count"]), 6);
+    let thrifty = by_tool("thrifty");
+    assert_eq!(thrifty["outcome"], "OUTCOME_BUDGET");
+    assert!(int(&thrifty["own_usage"]["cost_usd_nanos"]) <= 10_000_000);
+    let parent = transcript(&daemon, run["run_id"].as_str().unwrap()).to_string();
+    assert!(parent.contains("outcome max_turns") && parent.contains("outcome budget"), "{parent}");
+    assert!(parent.contains("Still looking."), "{parent}");
+}
+
+/// A child that hands its whole task on, for ever.
+const HANDING_ON: &str = r#"
+wren: v1
+name: handing-on
+models: {script: {scripted: {replies: [
+  {agent: worker, turn: 1, calls: [{tool: research, args: {question: "Do it for me."}}]},
+  {agent: worker, text: "Done with what I have."}]}}}
+tools:
+  research: {description: Does it., subagent: worker, parameters: {question: {type: string}}, prompt: "{{ args.question }}", max_calls: 1}
+agents:
+  worker: {model: script, instructions: Work., tools: [research]}
+agent: worker
+prompt: Do it.
+limits: {max_turns: 4, max_depth: 3, max_runs: 64}
+"#;
+
+#[test]
+fn children_that_hand_their_task_on_are_stopped_in_words() {
+    let daemon = Daemon::start();
+    let file = daemon.workflow("handing-on.yaml", HANDING_ON);
+    let run = daemon.json(0, &["run", "-f", &file]);
+    let tree = daemon.json(0, &["tree", run["run_id"].as_str().unwrap()]);
+    let all = runs(&tree);
+    assert_eq!(all.len(), 4, "a root and three levels");
+    let deepest = all.iter().max_by_key(|run| int(&run["depth"])).unwrap();
+    let words = transcript(&daemon, deepest["run_id"].as_str().unwrap()).to_string();
+    assert!(words.contains("max_depth"), "{words}");
+
+    let file = daemon.workflow("few-runs.yaml", &HANDING_ON.replace("max_runs: 64", "max_runs: 2"));
+    let run = daemon.json(0, &["run", "-f", &file]);
+    let tree = daemon.json(0, &["tree", run["run_id"].as_str().unwrap()]);
+    assert_eq!(runs(&tree).len(), 2);
+    let child = tree["children"][0]["run"]["run_id"].as_str().unwrap();
+    assert!(transcript(&daemon, child).to_string().contains("max_runs"));
+}
+
+#[test]
+fn cancel_from_a_second_client_leaves_nothing_running() {
+    let daemon = Daemon::start();
+    let run = daemon.submit(&["-f", "workflows/slow-scan.yaml"]);
+    wait_for(&daemon, &run, |event| event.get("call_started").is_some_and(|call| !call.is_null()));
+    let receipt = daemon.json(0, &["cancel", &run, "--reason", "enough"]);
+    assert!(!receipt["receipts"].as_array().unwrap().is_empty(), "{receipt}");
+    let ended = daemon.json(0, &["get", &run]);
+    assert_eq!(ended["outcome"], "OUTCOME_CANCELLED");
+    assert_eq!(ended["cancel_reason"], "enough");
+    let waited = daemon.run(&["wait", &run]);
+    assert_eq!(waited.status.code(), Some(20));
+}
+
+/// Follows a run until an event is seen.
+fn wait_for(daemon: &Daemon, run: &str, wanted: impl Fn(&Value) -> bool) {
+    use std::io::{BufRead, BufReader};
+    let mut watch = daemon.ctl(&["watch", run, "-o", "jsonl"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut found = false;
+    for line in lines {
+        let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        if wanted(&event) {
+            found = true;
+            break;
+        }
+    }
+    let _ = watch.kill();
+    let _ = watch.wait();
+    assert!(found, "the run ended without it");
+}
+
+#[test]
+fn a_killed_daemon_takes_its_runs_up_and_nothing_is_done_twice() {
+    let args = ["-f", OFFLINE, "-i", "pace=150ms"];
+    let quiet = Daemon::start();
+    let quiet_run = quiet.json(0, &[&["run"], &args[..]].concat());
+    let quiet_id = quiet_run["run_id"].as_str().unwrap();
+    let quiet_transcripts = transcripts(&quiet, quiet_id);
+
+    let mut daemon = Daemon::start();
+    let run = daemon.submit(&args);
+    // Killed as soon as each of these has happened: in a model call, waiting for children, in a child's turn.
+    let moments: [fn(&Value) -> bool; 4] = [
+        |event| !event["turn_started"].is_null(),
+        |event| !event["child_started"].is_null(),
+        |event| !event["call_ended"].is_null(),
+        |event| !event["child_ended"].is_null(),
+    ];
+    for moment in moments {
+        wait_for(&daemon, &run, moment);
+        daemon.kill();
+        daemon.serve();
+    }
+    daemon.expect(0, &["wait", &run]);
+    let recovered = daemon.json(0, &["get", &run]);
+    assert_eq!(settled(&recovered), settled(&quiet_run));
+    assert!(int(&recovered["subtree_usage"]["written_off_usd_nanos"]) > 0, "the first kill hit a model call");
+    assert_eq!(int(&recovered["subtree_usage"]["run_count"]), int(&quiet_run["subtree_usage"]["run_count"]));
+    assert_eq!(transcripts(&daemon, &run), quiet_transcripts);
+}
+
+#[test]
+fn a_drained_daemon_goes_on_at_its_next_start() {
+    let mut daemon = Daemon::start();
+    let run = daemon.submit(&["-f", OFFLINE, "-i", "pace=100ms"]);
+    wait_for(&daemon, &run, |event| !event["child_started"].is_null());
+    assert!(daemon.terminate().success());
+    daemon.serve();
+    daemon.expect(0, &["wait", &run]);
+    let ended = daemon.json(0, &["get", &run]);
+    assert_eq!(ended["outcome"], "OUTCOME_COMPLETED");
+    assert_eq!(int(&ended["subtree_usage"]["written_off_usd_nanos"]), 0, "a drain loses no call");
+}
