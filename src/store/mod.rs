@@ -4,6 +4,10 @@
 //! adds events, keeps the accounts of the whole path, creates children and tells a parent of its child's end. A write
 //! that was acknowledged survives a crash and, where the store says so, a loss of power.
 
+pub mod memory;
+pub mod sqlite;
+mod transaction;
+
 use futures_util::future::BoxFuture;
 
 use crate::kernel::event::{ChildEnded, RunCreated};
@@ -175,7 +179,7 @@ pub struct CancelMark {
 }
 
 /// A run as its row has it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Row {
     /// The projection of its journal.
     pub summary: Summary,
@@ -183,7 +187,7 @@ pub struct Row {
     pub account: Account,
     /// Its present epoch; 0 before the first claim.
     pub epoch: u64,
-    /// The last tree_seq of its tree.
+    /// The last tree_seq of its tree; kept on the root's row, and filled in from there for others.
     pub tree_seq: u64,
     /// Whether it is to be cancelled.
     pub cancel: Option<CancelMark>,
@@ -265,4 +269,24 @@ pub enum Error {
     /// Try again later, or mend the machine.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+}
+
+/// Returns whether a row is among those that a query asks for, its cursor and limit apart.
+fn matches(query: &Query, row: &Row) -> bool {
+    let summary = &row.summary;
+    let shown = if row.cancel.is_some() && summary.state != State::Ended { State::Cancelling } else { summary.state };
+    (query.include_descendants || summary.parent.is_none())
+        && (query.states.is_empty() || query.states.contains(&shown))
+        && (query.outcomes.is_empty() || summary.outcome.is_some_and(|outcome| query.outcomes.contains(&outcome)))
+        && query.workflow.as_ref().is_none_or(|workflow| *workflow == summary.workflow)
+        && query.labels.iter().all(|(name, value)| summary.labels.get(name) == Some(value))
+}
+
+/// Returns whether a starting daemon has to take the row's run up.
+fn is_unfinished(row: &Row) -> bool {
+    match row.summary.state {
+        State::Pending | State::Running | State::Cancelling => true,
+        State::Suspended => row.summary.outcome == Some(Outcome::Drained) || row.cancel.is_some(),
+        State::Ended => false,
+    }
 }
