@@ -60,7 +60,8 @@ impl Data {
         let mut next = 0;
         while let Some(parent) = found.get(next).cloned() {
             next += 1;
-            let is_child = |id: &&RunId| self.rows.get(*id).and_then(|row| row.summary.parent.as_ref()).is_some_and(|above| above.run == parent);
+            let is_child =
+                |id: &&RunId| self.rows.get(*id).and_then(|row| row.summary.parent.as_ref()).is_some_and(|above| above.run == parent);
             found.extend(self.order.iter().filter(is_child).cloned());
         }
         found

@@ -3,6 +3,13 @@
 //! A tool's failure is a message to the model, never an error of the run. Subagents are not here: a child run is a
 //! decision of the kernel that the runtime carries out.
 
+mod directory;
+mod files;
+mod output;
+mod registry;
+mod scripted;
+mod search;
+
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -11,6 +18,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::kernel::CallId;
 use crate::kernel::RunId;
+
+pub use files::files_operations;
+pub use registry::{Finished, OpenError, Registry};
 
 /// Something a model can call.
 pub trait Tool: Send + Sync {
@@ -51,34 +61,3 @@ pub struct Progress {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Failure(pub String);
-
-/// What a call came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finished {
-    /// Whether the tool did what was asked.
-    pub ok: bool,
-    /// What the model reads.
-    pub output: String,
-    /// How many characters were left out.
-    pub omitted_chars: u64,
-}
-/// stub
-pub struct Registry {}
-impl Registry {
-    /// stub
-    pub fn open(_: &[(String, crate::kernel::ToolSource)], _: &std::path::Path, _: &std::path::Path) -> Result<Self, Failure> {
-        unimplemented!()
-    }
-    /// stub
-    pub fn check(&self, _: &crate::kernel::ToolSpec, _: &Value) -> Result<(), String> {
-        unimplemented!()
-    }
-    /// stub
-    pub fn run(&self, _: &crate::kernel::ToolSpec, _: Value, _: Ctx) -> BoxFuture<'static, Finished> {
-        unimplemented!()
-    }
-}
-/// stub
-pub fn files_operations() -> Vec<crate::kernel::ToolSpec> {
-    unimplemented!()
-}

@@ -60,10 +60,7 @@ pub fn prepare(dir: &Path) -> Result<File, Error> {
         let _ = lock.read_to_string(&mut holder);
         let holder = holder.trim();
         let who = if holder.is_empty() { "another process".to_owned() } else { format!("process {holder}") };
-        return Err(Error::Locked(format!(
-            "the store in {} is in use by {who}; stop it, or start with another --data-dir",
-            dir.display()
-        )));
+        return Err(Error::Locked(format!("the store in {} is in use by {who}; stop it, or start with another --data-dir", dir.display())));
     }
     lock.set_len(0).and_then(|()| lock.seek(SeekFrom::Start(0))).and_then(|_| write!(lock, "{}", std::process::id())).map_err(cannot)?;
     Ok(lock)
@@ -77,9 +74,13 @@ pub fn connect_writer(path: &Path) -> Result<Connection, Error> {
     let unusable = |error: rusqlite::Error| Error::Unavailable(format!("cannot open {}: {error}", path.display()));
     if !path.exists() {
         // SQLite gives a new file and its log the mode of the umask; this one holds prompts.
-        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(|error| {
-            Error::Unavailable(format!("cannot create {}: {error}", path.display()))
-        })?;
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| Error::Unavailable(format!("cannot create {}: {error}", path.display())))?;
     }
     let connection = Connection::open(path).map_err(unusable)?;
     connection
@@ -96,7 +97,9 @@ pub fn connect_writer(path: &Path) -> Result<Connection, Error> {
 pub fn connect_reader(path: &Path) -> Result<Connection, Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(|error| error_of(&error))?;
-    connection.execute_batch("PRAGMA busy_timeout=5000; PRAGMA cache_size=-4000; PRAGMA trusted_schema=OFF;").map_err(|error| error_of(&error))?;
+    connection
+        .execute_batch("PRAGMA busy_timeout=5000; PRAGMA cache_size=-4000; PRAGMA trusted_schema=OFF;")
+        .map_err(|error| error_of(&error))?;
     Ok(connection)
 }
 

@@ -25,6 +25,8 @@ const GROUP_MAX: usize = 256;
 const CACHED_ROWS_MAX: usize = 4096;
 /// Pages of the log after which it is copied back into the file.
 const CHECKPOINT_PAGES: i64 = 1000;
+/// Commits between two looks at the log's length.
+const CHECKPOINT_LOOK_EVERY: u32 = 64;
 
 /// The handle to the writer thread.
 pub struct Writer {
@@ -79,7 +81,7 @@ impl Drop for Writer {
 }
 
 fn work(connection: Connection, mut jobs: mpsc::Receiver<Job>) {
-    let mut tables = SqlTables { connection, cache: HashMap::new(), touched: Vec::new() };
+    let mut tables = SqlTables { connection, cache: HashMap::new(), touched: Vec::new(), commits: 0 };
     while let Some(first) = jobs.blocking_recv() {
         let begun = tables.run("BEGIN IMMEDIATE");
         let mut answers = Vec::new();
@@ -103,7 +105,7 @@ fn work(connection: Connection, mut jobs: mpsc::Receiver<Job>) {
         for answer in answers {
             answer(committed.clone());
         }
-        tables.checkpoint(jobs.is_empty());
+        tables.tidy_up();
     }
     let _ = tables.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
 }
@@ -128,6 +130,7 @@ pub struct SqlTables {
     cache: HashMap<RunId, (i64, Row)>,
     /// What the present job has put, to be forgotten if it fails.
     touched: Vec<RunId>,
+    commits: u32,
 }
 
 impl SqlTables {
@@ -150,12 +153,16 @@ impl SqlTables {
         result
     }
 
-    fn checkpoint(&mut self, idle: bool) {
+    /// Keeps the cache and the log within bounds, after a commit was answered.
+    fn tidy_up(&mut self) {
         if self.cache.len() > CACHED_ROWS_MAX {
             self.cache.clear();
         }
-        let mode = if idle { "PRAGMA wal_checkpoint(NOOP)" } else { return };
-        let pages = self.connection.query_row(mode, [], |row| row.get::<_, i64>(1)).unwrap_or(0);
+        self.commits = self.commits.wrapping_add(1);
+        if !self.commits.is_multiple_of(CHECKPOINT_LOOK_EVERY) {
+            return;
+        }
+        let pages = self.connection.query_row("PRAGMA wal_checkpoint(NOOP)", [], |row| row.get::<_, i64>(1)).unwrap_or(0);
         if pages > CHECKPOINT_PAGES {
             // Passive: it copies what no reader needs and never waits for one.
             let _ = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
@@ -190,8 +197,10 @@ impl Tables for SqlTables {
         let state = state_code(row.summary.state);
         let key = match self.cached(&run)? {
             Some((key, _)) => {
-                let mut update =
-                    self.connection.prepare_cached("UPDATE runs SET state=?2, takes_up=?3, body=?4 WHERE id=?1").map_err(|error| error_of(&error))?;
+                let mut update = self
+                    .connection
+                    .prepare_cached("UPDATE runs SET state=?2, takes_up=?3, body=?4 WHERE id=?1")
+                    .map_err(|error| error_of(&error))?;
                 update.execute(params![key, state, takes_up, body]).map_err(|error| error_of(&error))?;
                 key
             }
@@ -239,7 +248,8 @@ impl Tables for SqlTables {
     }
 
     fn put_request(&mut self, id: &str, content: &str, run: &RunId) -> Result<(), Error> {
-        let inserted = self.connection.execute("INSERT INTO requests(id, content, run_id) VALUES(?1, ?2, ?3)", params![id, content, run.as_str()]);
+        let inserted =
+            self.connection.execute("INSERT INTO requests(id, content, run_id) VALUES(?1, ?2, ?3)", params![id, content, run.as_str()]);
         inserted.map(|_| ()).map_err(|error| error_of(&error))
     }
 
