@@ -6,6 +6,7 @@ mod cli;
 mod daemon;
 mod kernel;
 mod provider;
+mod python;
 mod rpc;
 mod runtime;
 mod store;
