@@ -3,6 +3,12 @@
 //! An adapter is a pure encoder and a pure decoder around the one [`Provider::send`]. It keeps no state between calls,
 //! knows no run, and never retries: who may be asked again, and when, is data in [`Error`], and the driver decides.
 
+pub mod price;
+pub mod registry;
+pub mod retry;
+pub mod scripted;
+pub mod tokens;
+
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -10,6 +16,8 @@ use futures_util::Stream;
 use tokio_util::sync::CancellationToken;
 
 use crate::kernel::event::Abort;
+pub use registry::Providers;
+
 use crate::kernel::{Reply, ReplyCall, Request, Stop, Usage};
 
 /// One model endpoint.
@@ -145,38 +153,25 @@ impl ReplyBuilder {
     }
 }
 
-/// The providers that a daemon knows, by name.
-#[derive(Clone, Default)]
-pub struct Providers {}
-impl Providers {
-    /// stub
-    pub fn get(&self, _: &str) -> Option<Arc<dyn Provider>> {
-        unimplemented!()
-    }
-    /// stub
-    pub fn names(&self) -> Vec<String> {
-        unimplemented!()
-    }
-}
-/// stub
-pub mod retry {
-    /// stub
-    pub fn delay_ms(_: u32, _: Option<u64>, _: u64) -> u64 {
-        0
-    }
-}
-/// stub
-pub mod price {
-    /// stub
-    pub struct Book {}
-    impl Book {
-        /// stub
-        pub fn version(&self) -> &str {
-            ""
-        }
-        /// stub
-        pub fn price(&self, _: &str, _: &str) -> Option<(crate::kernel::Price, String)> {
-            None
-        }
+/// Returns the error that an HTTP status stands for, in every wire family.
+pub fn error_of_status(status: u16, message: &str, retry_after_ms: Option<u64>) -> Error {
+    let (kind, retryable) = match status {
+        401 | 403 => (Abort::Auth, false),
+        408 => (Abort::NoAnswer, true),
+        409 => (Abort::Provider, true),
+        429 => (Abort::RateLimited, true),
+        503 | 529 => (Abort::Overloaded, true),
+        500..=599 => (Abort::Provider, true),
+        _ => (Abort::InvalidRequest, false),
+    };
+    let said = if message.is_empty() { String::new() } else { format!(": {message}") };
+    Error {
+        kind,
+        message: format!("the provider answered {status}{said}"),
+        code: None,
+        http_status: Some(status),
+        retryable,
+        retry_after_ms,
+        reply_begun: false,
     }
 }

@@ -3,12 +3,26 @@
 //! This room reads text and returns values. It opens no file, asks no provider and keeps no state: what it must know
 //! of the world comes in as [`World`].
 
+mod check;
+mod diagnostic;
+mod document;
+mod inputs;
+mod output;
+mod plan;
+mod scalar;
+mod scan;
+mod schema;
+mod template;
+
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
 use crate::kernel::agent::LimitsPatch;
-use crate::kernel::{AgentSpec, Limits, Price, ToolSource, ToolSpec};
+use crate::kernel::{AgentSpec, Limits, Price, ToolSpec};
+
+pub use check::load;
+pub use output::read_output;
+pub use plan::Plan;
+pub use schema::schema;
 
 /// A workflow's text: the entry file and the files that it names, as the client bundled them.
 #[derive(Clone, Debug, Default)]
@@ -87,56 +101,4 @@ pub struct Launch {
     pub prompt: String,
     /// The limits that the workflow sets for it.
     pub limits: LimitsPatch,
-}
-/// stub
-pub struct Plan {}
-/// stub
-pub fn load(_: &Source, _: &World<'_>, _: &Overrides) -> (Option<Plan>, Vec<Diagnostic>) {
-    unimplemented!()
-}
-/// stub
-pub fn read_output(_: &Value, _: &str) -> Result<Value, String> {
-    unimplemented!()
-}
-impl Plan {
-    /// stub
-    pub fn name(&self) -> &str {
-        ""
-    }
-    /// stub
-    pub fn description(&self) -> &str {
-        ""
-    }
-    /// stub
-    pub fn root_agent(&self) -> &str {
-        ""
-    }
-    /// stub
-    pub fn input_schema(&self) -> Value {
-        Value::Null
-    }
-    /// stub
-    pub fn limits(&self) -> LimitsPatch {
-        unimplemented!()
-    }
-    /// stub
-    pub fn inputs(&self, _: &str) -> Result<Value, Vec<Diagnostic>> {
-        unimplemented!()
-    }
-    /// stub
-    pub fn root(&self, _: &Value) -> Result<Launch, Diagnostic> {
-        unimplemented!()
-    }
-    /// stub
-    pub fn child(&self, _: &ToolSpec, _: &Value, _: &Value) -> Result<Launch, String> {
-        unimplemented!()
-    }
-    /// stub
-    pub fn sources(&self) -> &[(String, ToolSource)] {
-        unimplemented!()
-    }
-    /// stub
-    pub fn providers_used(&self) -> Vec<String> {
-        vec![]
-    }
 }

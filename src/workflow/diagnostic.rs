@@ -1,0 +1,177 @@
+//! Faults with their places: collected, put in order, and rendered for people.
+
+use std::fmt::Write;
+
+use super::scan::{Place, Refused, SourceMap};
+use super::{Diagnostic, Severity};
+
+/// Collects the faults of one document.
+pub struct Faults<'a> {
+    path: &'a str,
+    text: &'a str,
+    map: &'a SourceMap,
+    found: Vec<Diagnostic>,
+}
+
+/// Which part of a value a fault points at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// The key.
+    Key,
+    /// The value.
+    Value,
+}
+
+impl<'a> Faults<'a> {
+    /// Begins a collection.
+    pub fn new(path: &'a str, text: &'a str, map: &'a SourceMap) -> Self {
+        Self { path, text, map, found: Vec::new() }
+    }
+
+    /// Adds an error at a value.
+    pub fn error(&mut self, code: &'static str, pointer: &str, message: impl Into<String>) -> &mut Diagnostic {
+        self.push(Severity::Error, code, pointer, At::Value, message.into())
+    }
+
+    /// Adds an error at a key.
+    pub fn key_error(&mut self, code: &'static str, pointer: &str, message: impl Into<String>) -> &mut Diagnostic {
+        self.push(Severity::Error, code, pointer, At::Key, message.into())
+    }
+
+    /// Adds a warning at a value's key.
+    pub fn warning(&mut self, code: &'static str, pointer: &str, message: impl Into<String>) -> &mut Diagnostic {
+        self.push(Severity::Warning, code, pointer, At::Key, message.into())
+    }
+
+    fn push(&mut self, severity: Severity, code: &'static str, pointer: &str, at: At, message: String) -> &mut Diagnostic {
+        let place = self.place(pointer, at);
+        self.found.push(diagnostic(severity, code, message, self.path, place, pointer, source_line(self.text, place.line)));
+        let last = self.found.len() - 1;
+        &mut self.found[last]
+    }
+
+    /// Returns where a value stands: itself or, where it is missing, the nearest value around it.
+    fn place(&self, pointer: &str, at: At) -> Place {
+        let mut pointer = pointer;
+        loop {
+            if let Some(node) = self.map.get(pointer) {
+                return match (at, node.key) {
+                    (At::Key, Some(key)) => key,
+                    // A collection is shown by its key: its own extent is many lines.
+                    (At::Value, Some(key)) if node.text.is_none() => key,
+                    (At::Key | At::Value, _) => node.value,
+                };
+            }
+            match pointer.rfind('/') {
+                Some(cut) => pointer = &pointer[..cut],
+                None => return Place { line: 1, column: 1, end_line: 1, end_column: 1 },
+            }
+        }
+    }
+
+    /// Returns whether there is an error among the faults.
+    pub fn has_errors(&self) -> bool {
+        self.found.iter().any(|fault| fault.severity == Severity::Error)
+    }
+
+    /// Returns the faults in the order of their places.
+    pub fn into_sorted(self) -> Vec<Diagnostic> {
+        let mut found = self.found;
+        found.sort_by_key(|fault| (fault.line, fault.column));
+        found.dedup();
+        found
+    }
+}
+
+/// Returns a fault that the scan found.
+pub fn of_refused(refused: Refused, path: &str, text: &str) -> Diagnostic {
+    let line = source_line(text, refused.place.line);
+    let mut fault = diagnostic(Severity::Error, refused.code, refused.message, path, refused.place, "", line);
+    fault.help = refused.help;
+    fault
+}
+
+/// Returns a fault without a place in a document.
+pub fn placeless(code: &'static str, path: &str, message: String, help: String) -> Diagnostic {
+    let mut fault = diagnostic(Severity::Error, code, message, path, Place::default(), "", String::new());
+    fault.help = help;
+    fault
+}
+
+fn diagnostic(severity: Severity, code: &'static str, message: String, path: &str, place: Place, pointer: &str, line: String) -> Diagnostic {
+    Diagnostic {
+        severity,
+        code,
+        message,
+        path: path.to_owned(),
+        line: place.line,
+        column: place.column,
+        end_line: place.end_line,
+        end_column: place.end_column,
+        pointer: pointer.to_owned(),
+        suggestion: String::new(),
+        help: String::new(),
+        source_line: line,
+    }
+}
+
+/// Returns a line as it may be shown: within bounds, and nothing that looks like a key.
+fn source_line(text: &str, line: u32) -> String {
+    /// How much of a line is shown.
+    const CHARS_MAX: usize = 200;
+    let index = usize::try_from(line).unwrap_or(0).saturating_sub(1);
+    let line = text.lines().nth(index).unwrap_or("");
+    if super::check::looks_secret(line) {
+        return String::new();
+    }
+    line.chars().filter(|char| !char.is_control() || *char == '\t').take(CHARS_MAX).collect()
+}
+
+/// Returns the name that was probably meant.
+pub fn nearest<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    let scored = known.into_iter().map(|known| (strsim::jaro_winkler(name, known), known));
+    let best = scored.filter(|(score, _)| *score >= 0.8).max_by(|left, right| left.0.total_cmp(&right.0));
+    best.map(|(_, known)| known)
+}
+
+impl Diagnostic {
+    /// Returns the fault as people read it, with the line of the document and a caret under the place.
+    pub fn render(&self) -> String {
+        let kind = match self.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        let mut text = format!("{kind}[{}]: {}\n", self.code, self.message);
+        // Writing to a String cannot fail.
+        if self.line == 0 {
+            if !self.path.is_empty() {
+                let _ = writeln!(text, "  --> {}", self.path);
+            }
+        } else {
+            let _ = writeln!(text, "  --> {}:{}:{}", self.path, self.line, self.column);
+        }
+        let mut notes = Vec::new();
+        if !self.suggestion.is_empty() {
+            notes.push(format!("did you mean `{}`?", self.suggestion));
+        }
+        if !self.help.is_empty() {
+            notes.push(self.help.clone());
+        }
+        let notes = notes.join("   ");
+        if self.source_line.is_empty() {
+            if !notes.is_empty() {
+                let _ = writeln!(text, "   = {notes}");
+            }
+            return text;
+        }
+        let gutter = self.line.to_string();
+        let wide = if self.end_line == self.line { self.end_column.saturating_sub(self.column).max(1) } else { 1 };
+        let pad = " ".repeat(usize::try_from(self.column.saturating_sub(1)).unwrap_or(0));
+        let carets = "^".repeat(usize::try_from(wide.min(120)).unwrap_or(1));
+        let _ = writeln!(text, "{gutter} | {}", self.source_line);
+        let _ = writeln!(text, "{} | {pad}{carets} {notes}", " ".repeat(gutter.len()));
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+        text
+    }
+}
