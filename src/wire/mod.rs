@@ -1,5 +1,15 @@
 //! The generated API and the conversions between it and the kernel. Nothing else here: no policy, no IO.
 
+mod event;
+mod limits;
+mod run;
+mod transcript;
+
+pub use event::EventContext;
+pub use limits::{Violation, limits, patch};
+pub use run::{failure, outcome, run, state, timestamp, tree, usage};
+pub use transcript::{assistant, message, system};
+
 /// The messages and services of `proto/wren/v1/wren.proto`.
 #[expect(missing_docs, clippy::all, reason = "generated code")]
 pub mod v1 {
