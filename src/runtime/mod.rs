@@ -14,8 +14,9 @@ use std::sync::Arc;
 use crate::kernel::agent::LimitsPatch;
 use crate::kernel::{CallId, Limits, Outcome, Recorded, RunId, State};
 use crate::store;
-use crate::store::Row;
 use crate::workflow::Diagnostic;
+
+pub use crate::store::{Error as StoreError, Page, Query, Row};
 
 pub use supervisor::Runtime;
 
@@ -233,4 +234,26 @@ pub enum Error {
     /// See the store's error.
     #[error(transparent)]
     Store(#[from] store::Error),
+}
+
+/// How a trace is written out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceFormat {
+    /// An indented tree for people.
+    Text,
+    /// OTLP JSON.
+    OtlpJson,
+    /// The file that Jaeger's UI opens.
+    JaegerJson,
+}
+
+/// A tree's spans, written out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RenderedTrace {
+    /// The text or file.
+    pub content: String,
+    /// The trace: 32 hex digits.
+    pub trace_id: String,
+    /// How many spans it has.
+    pub span_count: usize,
 }

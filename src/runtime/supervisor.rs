@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::stream::BoxStream;
 
-use super::{Checked, Config, Error, Live, Receipt, Submission, Submitted, Watch};
+use super::{Checked, Config, Error, Live, Receipt, RenderedTrace, Submission, Submitted, TraceFormat, Watch};
 use crate::kernel::agent::LimitsPatch;
 use crate::kernel::{Run, RunId};
 use crate::provider::Providers;
@@ -59,6 +59,10 @@ impl Runtime {
     }
     /// The spans of the run's tree, from its journal.
     pub async fn trace(&self, run: &RunId) -> Result<Vec<Span>, Error> {
+        unimplemented!()
+    }
+    /// The spans of the run's tree, written out.
+    pub async fn render_trace(&self, run: &RunId, format: TraceFormat) -> Result<RenderedTrace, Error> {
         unimplemented!()
     }
     /// Stops at turn boundaries within the drain timeout, flushes telemetry. Submissions are refused from here on.
