@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::kernel::Limits;
 use crate::runtime::Runtime;
 
-pub use server::serve;
+pub use server::{Error as ServerError, serve};
 
 /// The domain of every error's ErrorInfo.
 pub const ERROR_DOMAIN: &str = "wren.v1";
