@@ -1,3 +1,98 @@
-//! The `wrend` program.
+//! The `wrend` program: arguments, log, signals and exit code around [`wren::daemon`].
 
-fn main() {}
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+use wren::config::{Config, LogFormat};
+use wren::daemon::{self, Address, Options};
+
+/// Runs trees of AI agents, durably and within their budgets.
+#[derive(Parser)]
+#[command(name = "wrend", version)]
+struct Args {
+    /// Where the runs are kept [default: $XDG_DATA_HOME/wren].
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Where to listen [default: a socket in $XDG_RUNTIME_DIR/wren or the data directory].
+    #[arg(long, value_name = "unix:PATH|tcp:HOST:PORT")]
+    listen: Option<Address>,
+    /// The config file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The form of the log's lines on stderr.
+    #[arg(long, value_name = "FORM")]
+    log: Option<Log>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Log {
+    Json,
+    Text,
+}
+
+/// Each signal that asks for an orderly end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Args::parse()).await {
+        Ok(code) => code,
+        Err(error) => {
+            // Without a stderr there is nobody to tell; the exit code says it.
+            let _ = writeln!(std::io::stderr(), "wrend: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), Config::read)?;
+    log(args.log, &config)?;
+    // Before anything is taken over, so that no signal is met by the default of dying.
+    let (mut first, mut second) = (Signals::new()?, Signals::new()?);
+    let daemon = daemon::start(Options { data_dir: args.data_dir, listen: args.listen, config }).await?;
+    writeln!(std::io::stdout(), "wrend {} serving on {}", env!("CARGO_PKG_VERSION"), daemon.address())?;
+    let impatient = async {
+        second.next().await;
+        second.next().await;
+    };
+    tokio::select! {
+        served = daemon.serve(first.next()) => served.map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        () = impatient => Ok(ExitCode::FAILURE),
+    }
+}
+
+fn log(format: Option<Log>, config: &Config) -> Result<(), Box<dyn std::error::Error>> {
+    let filter = std::env::var("RUST_LOG").ok().or_else(|| config.log.filter.clone()).unwrap_or_else(|| "info".to_owned());
+    let filter =
+        EnvFilter::try_new(&filter).map_err(|error| format!("log filter {filter:?}: {error}; write it like info or wren=debug"))?;
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let json = match format {
+        Some(Log::Json) => true,
+        Some(Log::Text) => false,
+        None => config.log.format == LogFormat::Json,
+    };
+    let set = if json { subscriber.json().try_init() } else { subscriber.try_init() };
+    set.map_err(|error| format!("the log cannot be set up: {error}"))?;
+    Ok(())
+}

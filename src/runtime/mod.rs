@@ -24,7 +24,7 @@ use crate::kernel::{CallId, Limits, Outcome, Recorded, RunId, State};
 use crate::store;
 use crate::workflow::Diagnostic;
 
-pub use crate::store::{Page, Query, Row};
+pub use crate::store::{Error as StoreError, Page, Query, Row};
 pub use supervisor::{Parts, Runtime};
 
 /// What the runtime is told at its start.
