@@ -80,7 +80,7 @@ impl Driver {
     pub async fn drive(mut self) -> Result<Left, Stop> {
         self.recover()?;
         loop {
-            self.note_cancel()?;
+            self.note_cancel().await?;
             let decision = self.decide().await?;
             if !matches!(decision, Next::Ask(_)) {
                 self.permit = None;
@@ -110,10 +110,12 @@ impl Driver {
         self.seat.token.is_cancelled() || self.journal.cancel.is_some()
     }
 
-    fn note_cancel(&mut self) -> Result<(), Stop> {
+    async fn note_cancel(&mut self) -> Result<(), Stop> {
         if !self.cancelled() || self.journal.run.summary.cancel_reason.is_some() {
             return Ok(());
         }
+        // The token may be seen before any commit has brought the mark back: who and why stand in the row.
+        self.journal.read_mark().await?;
         let (actor, reason) = self.journal.cancel.clone().map_or_else(Default::default, |mark| (mark.actor, mark.reason));
         self.journal.stage(Event::CancelRequested { actor, reason })
     }

@@ -263,6 +263,17 @@ impl Journal {
         Ok(())
     }
 
+    /// Reads the run's cancel mark, unless it is known.
+    ///
+    /// # Errors
+    /// [`Stop::Store`] if the store cannot say.
+    pub async fn read_mark(&mut self) -> Result<(), Stop> {
+        if self.cancel.is_none() {
+            self.cancel = self.store.get(self.run.id()).await.map_err(Stop::Store)?.cancel;
+        }
+        Ok(())
+    }
+
     async fn restage(&mut self) -> Result<(), Stop> {
         let results: Vec<Event> = self.staged.drain(..).filter(|event| !is_intent(event)).collect();
         self.clear_staged();

@@ -1,1 +1,145 @@
-//! Tests of the runtime.
+//! The runtime on the in-memory store: whole trees without programs or sockets.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use wren::config::Config;
+use wren::kernel::agent::LimitsPatch;
+use wren::kernel::{Event, Outcome, RunId, State};
+use wren::provider::Providers;
+use wren::provider::price::Book;
+use wren::runtime::{self, Live, Parts, Runtime, Submission, Watch};
+use wren::store::Store;
+use wren::store::memory::Memory;
+use wren::telemetry::Telemetry;
+
+/// A runtime on a fresh store, or on one that an earlier runtime used.
+pub struct Bench {
+    pub runtime: Runtime,
+    pub store: Arc<Memory>,
+    pub dir: Arc<tempfile::TempDir>,
+}
+
+impl Bench {
+    pub async fn start() -> Self {
+        Self::on(Arc::new(Memory::new()), Arc::new(tempfile::tempdir().unwrap())).await
+    }
+
+    pub async fn on(store: Arc<Memory>, dir: Arc<tempfile::TempDir>) -> Self {
+        let config = runtime::Config {
+            data_dir: dir.path().to_owned(),
+            ceilings: Config::CEILINGS,
+            turns_in_flight_max: 64,
+            trees_max: 100,
+            drain_timeout_ms: 5_000,
+        };
+        let parts = Parts {
+            config,
+            store: store.clone() as Arc<dyn Store>,
+            providers: Providers::scripted_only(),
+            book: Book::default(),
+            telemetry: Telemetry::default(),
+        };
+        Self { runtime: Runtime::start(parts).await.unwrap(), store, dir }
+    }
+
+    pub fn submission(&self, yaml: &str) -> Submission {
+        Submission {
+            entry_path: "w.yaml".to_owned(),
+            files: BTreeMap::from([("w.yaml".to_owned(), yaml.as_bytes().to_vec())]),
+            workspace: self.dir.path().to_owned(),
+            submitter: "test".to_owned(),
+            ..Submission::default()
+        }
+    }
+
+    pub async fn submit(&self, yaml: &str) -> RunId {
+        self.runtime.submit(self.submission(yaml), false).await.unwrap().row.unwrap().summary.id
+    }
+
+    /// Follows a run until it is suspended or over, and returns everything that was seen.
+    pub async fn follow(&self, run: &RunId) -> Vec<Live> {
+        let watch = Watch { run: run.clone(), after_tree_seq: 0, include_descendants: true, include_deltas: true, stop_when_suspended: true };
+        self.runtime.watch(watch).await.unwrap().map(|item| item.unwrap()).collect().await
+    }
+}
+
+const TWO_CHILDREN: &str = r#"
+wren: v1
+name: two-children
+models:
+  script:
+    scripted:
+      price: {input_usd_per_mtok: 1.00, output_usd_per_mtok: 2.00}
+      latency: 10ms
+      replies:
+        - {agent: lead, turn: 1, calls: [{tool: research, args: {question: one}}, {tool: research, args: {question: two}}]}
+        - {agent: lead, text: Both are done.}
+        - {agent: worker, turn: 1, calls: [{tool: list_files}, {tool: nosuch}]}
+        - {agent: worker, text: I looked.}
+tools:
+  docs: {files: {root: .}}
+  research: {description: Looks., subagent: worker, parameters: {question: {type: string}}, prompt: "{{ args.question }}"}
+agents:
+  lead: {model: script, instructions: Delegate., tools: [research]}
+  worker: {model: script, instructions: Work., tools: [docs]}
+agent: lead
+prompt: Go.
+"#;
+
+#[tokio::test(start_paused = true)]
+async fn a_tree_runs_to_its_end_and_adds_up() {
+    let bench = Bench::start().await;
+    let run = bench.submit(TWO_CHILDREN).await;
+    let seen = bench.follow(&run).await;
+    let rows = bench.runtime.subtree(&run).await.unwrap();
+    assert_eq!(rows.len(), 3);
+    for row in &rows {
+        assert_eq!(row.summary.state, State::Ended, "{row:?}");
+        assert_eq!(row.summary.outcome, Some(Outcome::Completed));
+        assert!(row.account.reserved.is_zero());
+    }
+    let own: i64 = rows.iter().map(|row| row.summary.own.cost_usd_nanos).sum();
+    assert_eq!(own, rows[0].account.totals.cost_usd_nanos);
+    let seqs: Vec<u64> = seen.iter().filter_map(|live| if let Live::Recorded(recorded) = live { Some(recorded.tree_seq) } else { None }).collect();
+    assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
+    let text: String = seen.iter().filter_map(|live| if let Live::Text { run: of, text, .. } = live { (*of == run).then_some(text.as_str()) } else { None }).collect();
+    assert_eq!(text, "Both are done.");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_ends_the_whole_tree_and_says_how() {
+    let bench = Bench::start().await;
+    let yaml = TWO_CHILDREN.replace("latency: 10ms", "latency: 1h");
+    let run = bench.submit(&yaml).await;
+    let watch = Watch { run: run.clone(), after_tree_seq: 0, include_descendants: true, include_deltas: false, stop_when_suspended: false };
+    let mut seen = bench.runtime.watch(watch).await.unwrap();
+    while let Some(live) = seen.next().await {
+        if let Live::Recorded(recorded) = live.unwrap()
+            && matches!(recorded.event, Event::TurnStarted(_))
+        {
+            break;
+        }
+    }
+    let receipt = bench.runtime.cancel(&run, "test", "enough", true).await.unwrap();
+    assert_eq!(receipt.row.summary.outcome, Some(Outcome::Cancelled));
+    assert_eq!(receipt.row.summary.cancel_reason.as_deref(), Some("enough"));
+    assert_eq!(receipt.runs.len(), 1);
+    assert_eq!(bench.runtime.running(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspended_root_goes_on_with_a_higher_limit() {
+    let bench = Bench::start().await;
+    let yaml = TWO_CHILDREN.replace("prompt: Go.", "prompt: Go.\nlimits: {max_turns: 1}");
+    let run = bench.submit(&yaml).await;
+    bench.follow(&run).await;
+    let row = bench.runtime.get(&run).await.unwrap();
+    assert_eq!((row.summary.state, row.summary.outcome), (State::Suspended, Some(Outcome::MaxTurns)));
+    let refused = bench.runtime.resume(&run, LimitsPatch::default(), "test", "").await;
+    assert!(matches!(refused, Err(runtime::Error::LimitStillExceeded { .. })), "{refused:?}");
+    bench.runtime.resume(&run, LimitsPatch { max_turns: Some(5), ..LimitsPatch::default() }, "test", "").await.unwrap();
+    bench.follow(&run).await;
+    assert_eq!(bench.runtime.get(&run).await.unwrap().summary.outcome, Some(Outcome::Completed));
+}
