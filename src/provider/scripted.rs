@@ -78,7 +78,9 @@ pub fn choose(script: &Scripted, request: &Request) -> ScriptedReply {
             && reply.attempt.is_none_or(|attempt| attempt == request.attempt)
             && reply.saw.as_ref().is_none_or(|saw| has_seen(request, saw))
     });
-    matching.cloned().unwrap_or_else(|| ScriptedReply { text: "(the script has no reply for this turn)".to_owned(), ..ScriptedReply::default() })
+    matching
+        .cloned()
+        .unwrap_or_else(|| ScriptedReply { text: "(the script has no reply for this turn)".to_owned(), ..ScriptedReply::default() })
 }
 
 fn has_seen(request: &Request, text: &str) -> bool {
@@ -102,7 +104,10 @@ fn mock(request: &Request) -> ScriptedReply {
                 Message::Tool(result) => Some(format!("{} said: {}", result.tool, result.output)),
                 Message::User { .. } | Message::Assistant(_) => None,
             });
-            ScriptedReply { text: result.unwrap_or_else(|| format!("{} has nothing to say: it is a mock.", request.agent)), ..ScriptedReply::default() }
+            ScriptedReply {
+                text: result.unwrap_or_else(|| format!("{} has nothing to say: it is a mock.", request.agent)),
+                ..ScriptedReply::default()
+            }
         }
     }
 }
@@ -152,4 +157,3 @@ fn deltas(request: &Request, reply: &ScriptedReply) -> VecDeque<Delta> {
     deltas.push_back(Delta::Stop { stop, raw: Some(stop.name().to_owned()) });
     deltas
 }
-

@@ -73,7 +73,8 @@ pub fn load(source: &Source, world: &World<'_>, overrides: &Overrides) -> (Optio
 
 /// Refuses values that look like a key, without showing them.
 fn find_secrets(map: &SourceMap, faults: &mut Faults<'_>) {
-    let secret: Vec<&String> = map.iter().filter(|(_, node)| node.text.as_deref().is_some_and(is_key_shaped)).map(|(pointer, _)| pointer).collect();
+    let secret: Vec<&String> =
+        map.iter().filter(|(_, node)| node.text.as_deref().is_some_and(is_key_shaped)).map(|(pointer, _)| pointer).collect();
     for pointer in secret {
         let fault = faults.error("W015", pointer, "this value looks like a secret key, which does not belong in a workflow");
         fault.help = "set the provider's variable (such as OPENAI_API_KEY) where wrend runs".to_owned();
@@ -161,7 +162,8 @@ impl Context<'_> {
     /// Checks a template and the names in it.
     fn template(&self, pointer: &str, text: &str, known: &BTreeSet<String>, faults: &mut Faults<'_>) {
         for fault in template::check(text, known).err().into_iter().flatten() {
-            let suggestion = fault.unknown.as_deref().and_then(|name| nearest(name, known.iter().map(String::as_str))).unwrap_or("").to_owned();
+            let suggestion =
+                fault.unknown.as_deref().and_then(|name| nearest(name, known.iter().map(String::as_str))).unwrap_or("").to_owned();
             faults.error("W019", pointer, fault.message).suggestion = suggestion;
         }
     }
@@ -250,4 +252,3 @@ impl Context<'_> {
         }
     }
 }
-

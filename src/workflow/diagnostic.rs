@@ -98,7 +98,15 @@ pub fn placeless(code: &'static str, path: &str, message: String, help: String) 
     fault
 }
 
-fn diagnostic(severity: Severity, code: &'static str, message: String, path: &str, place: Place, pointer: &str, line: String) -> Diagnostic {
+fn diagnostic(
+    severity: Severity,
+    code: &'static str,
+    message: String,
+    path: &str,
+    place: Place,
+    pointer: &str,
+    line: String,
+) -> Diagnostic {
     Diagnostic {
         severity,
         code,

@@ -122,7 +122,8 @@ impl Plan {
 
     fn build(&self, name: &str, inputs: &Value) -> Result<AgentSpec, String> {
         let agent = self.agents.get(name).ok_or_else(|| format!("the workflow has no agent {name:?}"))?;
-        let mut instructions = template::render(&agent.instructions, inputs, None).map_err(|why| format!("instructions of {name}: {why}"))?;
+        let mut instructions =
+            template::render(&agent.instructions, inputs, None).map_err(|why| format!("instructions of {name}: {why}"))?;
         if let Some(schema) = &agent.output_schema {
             if !instructions.is_empty() {
                 instructions.push_str("\n\n");

@@ -50,7 +50,8 @@ pub fn duration_ms(text: &str) -> Result<i64, String> {
         "d" => 86_400_000,
         _ => return Err(format!("`{text}` is not a duration; write a number and a unit, such as 20ms, 2s, 15m or 1h")),
     };
-    let thousandths = decimal(amount, 3).map_err(|_| format!("`{text}` is not a duration; write a number and a unit, such as 20ms, 2s, 15m or 1h"))?;
+    let thousandths =
+        decimal(amount, 3).map_err(|_| format!("`{text}` is not a duration; write a number and a unit, such as 20ms, 2s, 15m or 1h"))?;
     let ms = thousandths.checked_mul(unit_ms).map(|scaled| scaled / 1000);
     ms.ok_or_else(|| format!("`{text}` is too long"))
 }

@@ -86,7 +86,12 @@ struct Scan {
 pub fn scan(text: &str) -> Result<SourceMap, Vec<Refused>> {
     if text.len() > FILE_BYTES_MAX {
         let message = format!("the file has {} bytes and may have {FILE_BYTES_MAX}", text.len());
-        return Err(vec![Refused { code: "W001", message, help: String::new(), place: Place { line: 1, column: 1, end_line: 1, end_column: 2 } }]);
+        return Err(vec![Refused {
+            code: "W001",
+            message,
+            help: String::new(),
+            place: Place { line: 1, column: 1, end_line: 1, end_column: 2 },
+        }]);
     }
     let mut scan = Scan::default();
     for event in Parser::new_from_str(text) {
@@ -94,7 +99,12 @@ pub fn scan(text: &str) -> Result<SourceMap, Vec<Refused>> {
             Ok((event, span)) => scan.event(&event, span),
             Err(error) => {
                 let marker = error.marker();
-                let place = Place { line: number(marker.line()), column: number(marker.col()) + 1, end_line: number(marker.line()), end_column: number(marker.col()) + 2 };
+                let place = Place {
+                    line: number(marker.line()),
+                    column: number(marker.col()) + 1,
+                    end_line: number(marker.line()),
+                    end_column: number(marker.col()) + 2,
+                };
                 Err(refuse("W002", format!("this is not valid YAML: {}", error.info()), hint_of(error.info()), place))
             }
         };
@@ -200,7 +210,12 @@ impl Scan {
 
     fn key(&mut self, text: &str, plain: bool, at: Place) -> Result<(), Refused> {
         if plain && text == "<<" {
-            return Err(refuse("W005", "merge keys (`<<`) are not allowed", "write the fields out, or use an alias for the whole value", at));
+            return Err(refuse(
+                "W005",
+                "merge keys (`<<`) are not allowed",
+                "write the fields out, or use an alias for the whole value",
+                at,
+            ));
         }
         if plain && (text.parse::<f64>().is_ok() || matches!(text, "" | "~" | "null" | "true" | "false")) {
             return Err(refuse("W005", format!("the key `{text}` is not a string"), format!("quote it: \"{text}\""), at));

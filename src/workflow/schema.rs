@@ -13,8 +13,22 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(build);
 
 /// Words of the language that are to come; they are named as such, not as unknown.
 const TO_COME: [&str; 16] = [
-    "steps", "imports", "output", "policy", "handoffs", "approval", "mcp", "http", "shell", "context", "fallback", "on_length", "retry",
-    "when", "workflow", "env",
+    "steps",
+    "imports",
+    "output",
+    "policy",
+    "handoffs",
+    "approval",
+    "mcp",
+    "http",
+    "shell",
+    "context",
+    "fallback",
+    "on_length",
+    "retry",
+    "when",
+    "workflow",
+    "env",
 ];
 
 /// Returns the editor schema.
@@ -88,10 +102,12 @@ pub fn check_shape(document: &Value, faults: &mut Faults<'_>) {
                 }
             }
             ValidationErrorKind::Enum { options } => {
-                let options: Vec<String> = options.as_array().into_iter().flatten().map(|option| option.to_string().trim_matches('"').to_owned()).collect();
+                let options: Vec<String> =
+                    options.as_array().into_iter().flatten().map(|option| option.to_string().trim_matches('"').to_owned()).collect();
                 let shown = error.instance().to_string();
                 let fault = faults.error("W014", &pointer, format!("{place} is {shown} and must be one of: {}", options.join(", ")));
-                fault.suggestion = error.instance().as_str().and_then(|text| nearest(text, options.iter().map(String::as_str))).unwrap_or("").to_owned();
+                fault.suggestion =
+                    error.instance().as_str().and_then(|text| nearest(text, options.iter().map(String::as_str))).unwrap_or("").to_owned();
             }
             _ => {
                 faults.error("W013", &pointer, format!("{place}: {error}"));

@@ -32,7 +32,8 @@ fn environment() -> Environment<'static> {
             return escape_formatter(out, state, value);
         }
         // Lists, numbers, none and booleans are written as JSON, not as another language's literals.
-        let json = serde_json::to_string(value).map_err(|error| minijinja::Error::new(minijinja::ErrorKind::BadSerialization, error.to_string()))?;
+        let json = serde_json::to_string(value)
+            .map_err(|error| minijinja::Error::new(minijinja::ErrorKind::BadSerialization, error.to_string()))?;
         out.write_str(&json).map_err(minijinja::Error::from)
     });
     environment

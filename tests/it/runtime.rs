@@ -1,5 +1,7 @@
 //! The runtime on the in-memory store: whole trees without programs or sockets.
 
+mod crash;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -27,20 +29,23 @@ impl Bench {
     }
 
     pub async fn on(store: Arc<Memory>, dir: Arc<tempfile::TempDir>) -> Self {
+        Self::over(store.clone() as Arc<dyn Store>, store, dir).await
+    }
+
+    /// A runtime that sees its store through another.
+    pub async fn over(seen: Arc<dyn Store>, store: Arc<Memory>, dir: Arc<tempfile::TempDir>) -> Self {
+        // The workspace lies apart from the daemon's own files.
+        std::fs::create_dir_all(dir.path().join("work/docs")).unwrap();
+        std::fs::write(dir.path().join("work/docs/a.txt"), "a line\n").unwrap();
         let config = runtime::Config {
-            data_dir: dir.path().to_owned(),
+            data_dir: dir.path().join("data"),
             ceilings: Config::CEILINGS,
             turns_in_flight_max: 64,
             trees_max: 100,
             drain_timeout_ms: 5_000,
         };
-        let parts = Parts {
-            config,
-            store: store.clone() as Arc<dyn Store>,
-            providers: Providers::scripted_only(),
-            book: Book::default(),
-            telemetry: Telemetry::default(),
-        };
+        let parts =
+            Parts { config, store: seen, providers: Providers::scripted_only(), book: Book::default(), telemetry: Telemetry::default() };
         Self { runtime: Runtime::start(parts).await.unwrap(), store, dir }
     }
 
@@ -48,7 +53,7 @@ impl Bench {
         Submission {
             entry_path: "w.yaml".to_owned(),
             files: BTreeMap::from([("w.yaml".to_owned(), yaml.as_bytes().to_vec())]),
-            workspace: self.dir.path().to_owned(),
+            workspace: self.dir.path().join("work"),
             submitter: "test".to_owned(),
             ..Submission::default()
         }
@@ -60,7 +65,8 @@ impl Bench {
 
     /// Follows a run until it is suspended or over, and returns everything that was seen.
     pub async fn follow(&self, run: &RunId) -> Vec<Live> {
-        let watch = Watch { run: run.clone(), after_tree_seq: 0, include_descendants: true, include_deltas: true, stop_when_suspended: true };
+        let watch =
+            Watch { run: run.clone(), after_tree_seq: 0, include_descendants: true, include_deltas: true, stop_when_suspended: true };
         self.runtime.watch(watch).await.unwrap().map(|item| item.unwrap()).collect().await
     }
 }
@@ -102,9 +108,13 @@ async fn a_tree_runs_to_its_end_and_adds_up() {
     }
     let own: i64 = rows.iter().map(|row| row.summary.own.cost_usd_nanos).sum();
     assert_eq!(own, rows[0].account.totals.cost_usd_nanos);
-    let seqs: Vec<u64> = seen.iter().filter_map(|live| if let Live::Recorded(recorded) = live { Some(recorded.tree_seq) } else { None }).collect();
+    let seqs: Vec<u64> =
+        seen.iter().filter_map(|live| if let Live::Recorded(recorded) = live { Some(recorded.tree_seq) } else { None }).collect();
     assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
-    let text: String = seen.iter().filter_map(|live| if let Live::Text { run: of, text, .. } = live { (*of == run).then_some(text.as_str()) } else { None }).collect();
+    let text: String = seen
+        .iter()
+        .filter_map(|live| if let Live::Text { run: of, text, .. } = live { (*of == run).then_some(text.as_str()) } else { None })
+        .collect();
     assert_eq!(text, "Both are done.");
 }
 

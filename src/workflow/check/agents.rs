@@ -94,7 +94,10 @@ impl Context<'_> {
             for spec in wanted {
                 match offers.iter().find(|offer| offer.name == spec.name) {
                     Some(other) => {
-                        let words = format!("`{}` is offered twice, by `{}` and `{}`: the model could not tell them apart", spec.name, other.source, spec.source);
+                        let words = format!(
+                            "`{}` is offered twice, by `{}` and `{}`: the model could not tell them apart",
+                            spec.name, other.source, spec.source
+                        );
                         faults.error("W029", &at, words);
                     }
                     None => offers.push(spec.clone()),

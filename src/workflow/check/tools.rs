@@ -56,7 +56,9 @@ impl Context<'_> {
             let fault = faults.error("W028", &join(&at, "root"), format!("root `{}` must be a path inside the workspace", files.root));
             fault.help = "give it relative to the workspace, without `..`".to_owned();
         }
-        for (field, is_set) in [("prompt", tool.prompt.is_some()), ("parameters", tool.parameters.is_some()), ("limits", tool.limits.is_some())] {
+        for (field, is_set) in
+            [("prompt", tool.prompt.is_some()), ("parameters", tool.parameters.is_some()), ("limits", tool.limits.is_some())]
+        {
             if is_set {
                 faults.key_error("W027", &join(pointer, field), format!("`{field}` has no meaning for a `files` tool"));
             }
