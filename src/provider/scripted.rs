@@ -32,7 +32,7 @@ impl Provider for ScriptedProvider {
         let reply = choose(script, &request);
         let latency_ms = reply.latency_ms.unwrap_or(script.latency_ms);
         let (deltas, error) = match &reply.error {
-            Some(error) => (VecDeque::new(), Some(super::error_of_status(error.status, &error.message, error.retry_after_ms))),
+            Some(error) => (VecDeque::new(), Some(super::fail::error_of_status(error.status, &error.message, error.retry_after_ms))),
             None => (deltas(&request, &reply), None),
         };
         let steps = u64::try_from(deltas.len().max(1)).unwrap_or(1);
