@@ -15,8 +15,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::StreamExt;
 use futures_util::stream::{self, FuturesUnordered};
-use futures_util::{FutureExt, StreamExt};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -158,7 +158,8 @@ async fn answer(shared: &Arc<Shared>, request: HttpRequest<Incoming>) -> HttpRes
         tokio::time::sleep(latency).await;
         return refusal(StatusCode::from_u16(error.status).unwrap(), &error.message, error.retry_after_ms);
     }
-    let chunks: Vec<String> = scripted::deltas(&request, &reply).iter().flat_map(|delta| chunks_of(&model, request.turn, delta)).collect();
+    let mut framing = Framing { model: &model, turn: request.turn, calls: 0 };
+    let chunks: Vec<String> = scripted::deltas(&request, &reply).iter().flat_map(|delta| framing.chunks_of(delta)).collect();
     let step = latency / u32::try_from(chunks.len().max(1)).unwrap();
     let guard = Guard { shared: shared.clone(), left: chunks.len() };
     let frames = stream::unfold((chunks.into_iter(), guard), move |(mut chunks, mut guard)| async move {
@@ -274,33 +275,52 @@ fn decode(body: &Value) -> Request {
     }
 }
 
-/// Returns what goes over the wire for one delta, as OpenAI frames it.
-fn chunks_of(model: &str, turn: u32, delta: &Delta) -> Vec<String> {
-    let chunk = |choices: Value, usage: Value| {
-        let id = format!("chatcmpl-stub-{turn}");
-        let chunk = json!({"id": id, "object": "chat.completion.chunk", "created": 0, "model": model, "choices": choices, "usage": usage});
+/// Puts deltas into the frames that OpenAI sends.
+struct Framing<'a> {
+    model: &'a str,
+    turn: u32,
+    calls: usize,
+}
+
+impl Framing<'_> {
+    fn chunk(&self, choices: Value, usage: Value) -> String {
+        let id = format!("chatcmpl-stub-{}", self.turn);
+        let chunk =
+            json!({"id": id, "object": "chat.completion.chunk", "created": 0, "model": self.model, "choices": choices, "usage": usage});
         format!("data: {chunk}\n\n")
-    };
-    let piece = |delta: Value| chunk(json!([{"index": 0, "delta": delta, "finish_reason": null}]), Value::Null);
-    match delta {
-        Delta::Text(text) => vec![piece(json!({"content": text}))],
-        Delta::Refusal(text) => vec![piece(json!({"refusal": text}))],
-        Delta::Reasoning(text) => vec![piece(json!({"reasoning_content": text}))],
-        Delta::Call(call) => vec![piece(json!({"tool_calls": [
-            {"type": "function", "function": {"name": call.tool, "arguments": call.args_raw}}
-        ]}))],
-        Delta::Usage(usage) => vec![chunk(json!([]), usage_of(usage))],
-        Delta::Stop { stop, .. } => {
-            let word = match stop {
-                Stop::EndTurn => "stop",
-                Stop::ToolCalls => "tool_calls",
-                Stop::Length => "length",
-                Stop::Refusal => "content_filter",
-                Stop::Error => "error",
-            };
-            vec![chunk(json!([{"index": 0, "delta": {}, "finish_reason": word}]), Value::Null), "data: [DONE]\n\n".to_owned()]
+    }
+
+    fn piece(&self, delta: Value) -> String {
+        self.chunk(json!([{"index": 0, "delta": delta, "finish_reason": null}]), Value::Null)
+    }
+
+    fn chunks_of(&mut self, delta: &Delta) -> Vec<String> {
+        match delta {
+            Delta::Text(text) => vec![self.piece(json!({"content": text}))],
+            Delta::Refusal(text) => vec![self.piece(json!({"refusal": text}))],
+            Delta::Reasoning(text) => vec![self.piece(json!({"reasoning_content": text}))],
+            Delta::Call(call) => {
+                let index = self.calls;
+                self.calls += 1;
+                let id = format!("call_{index}");
+                let head = json!({"index": index, "id": id, "type": "function", "function": {"name": call.tool, "arguments": ""}});
+                let rest = json!({"index": index, "function": {"arguments": call.args_raw}});
+                vec![self.piece(json!({"tool_calls": [head]})), self.piece(json!({"tool_calls": [rest]}))]
+            }
+            Delta::Usage(usage) => vec![self.chunk(json!([]), usage_of(usage))],
+            Delta::Stop { stop, .. } => {
+                let word = match stop {
+                    Stop::EndTurn => "stop",
+                    Stop::ToolCalls => "tool_calls",
+                    Stop::Length => "length",
+                    Stop::Refusal => "content_filter",
+                    Stop::Error => "error",
+                };
+                let last = self.chunk(json!([{"index": 0, "delta": {}, "finish_reason": word}]), Value::Null);
+                vec![last, "data: [DONE]\n\n".to_owned()]
+            }
+            Delta::StatedCost(_) | Delta::Response { .. } => Vec::new(),
         }
-        Delta::StatedCost(_) | Delta::Response { .. } => Vec::new(),
     }
 }
 
