@@ -50,6 +50,10 @@ impl Parser {
     /// A line or event without end. Nothing more can be read after it.
     pub fn feed(&mut self, bytes: &[u8], events: &mut Vec<Event>) -> Result<(), TooLong> {
         let mut rest = bytes;
+        if rest.is_empty() {
+            // An empty read between a CR and its LF must not part them.
+            return Ok(());
+        }
         if take(&mut self.after_cr) && rest.first() == Some(&b'\n') {
             rest = &rest[1..];
         }

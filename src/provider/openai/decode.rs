@@ -106,7 +106,8 @@ impl Decoder {
                 {
                     self.event(&event, &mut items);
                 }
-                if !self.is_over {
+                // Here the body's end is the only sign of an end, and a polite close looks the same in the middle of a reply.
+                if !self.is_over && self.finish.is_some() {
                     self.end(&mut items);
                 }
             }

@@ -2,12 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use secrecy::SecretString;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use wren::kernel::Stop;
 use wren::kernel::event::Abort;
@@ -36,6 +35,8 @@ struct Server {
     url: String,
     /// One entry for each request's head.
     heads: Arc<Mutex<Vec<String>>>,
+    /// One entry for each request that was read.
+    asked: mpsc::Receiver<()>,
     /// One entry for each connection that the client closed.
     closed: mpsc::Receiver<()>,
 }
@@ -44,7 +45,8 @@ impl Server {
     fn start(act: Act) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
-        let (sender, closed) = mpsc::channel();
+        let (arrival, asked) = mpsc::channel(16);
+        let (departure, closed) = mpsc::channel(16);
         let heads = Arc::new(Mutex::new(Vec::new()));
         let noted = heads.clone();
         // The thread ends with the test process: a blocked accept has no other end.
@@ -52,26 +54,27 @@ impl Server {
             for socket in listener.incoming() {
                 let mut socket = socket.unwrap();
                 noted.lock().unwrap().push(head(&mut socket));
+                arrival.blocking_send(()).unwrap_or_default();
                 match &act {
                     Act::Answer(bytes) => socket.write_all(bytes).unwrap_or_default(),
                     Act::Hold(bytes) => {
                         socket.write_all(bytes).unwrap_or_default();
                         while socket.read(&mut [0; 1024]).is_ok_and(|read| read > 0) {}
-                        sender.send(()).unwrap_or_default();
+                        departure.blocking_send(()).unwrap_or_default();
                     }
                     Act::Flood(bytes, more) => {
                         socket.write_all(bytes).unwrap_or_default();
                         while socket.write_all(more).is_ok() {}
-                        sender.send(()).unwrap_or_default();
+                        departure.blocking_send(()).unwrap_or_default();
                     }
                 }
             }
         });
-        Self { url, heads, closed }
+        Self { url, heads, asked, closed }
     }
 
-    fn saw_its_client_leave(&self) -> bool {
-        self.closed.recv_timeout(Duration::from_secs(20)).is_ok()
+    async fn saw_its_client_leave(&mut self) {
+        self.closed.recv().await.unwrap();
     }
 }
 
@@ -193,18 +196,18 @@ async fn a_server_that_is_not_there_is_named() {
 #[tokio::test]
 async fn silence_before_the_answer_and_within_it_has_an_end() {
     let short = Timeouts { connect_ms: 5000, first_byte_ms: 50, idle_ms: 20_000 };
-    let mute = Server::start(Act::Hold(Vec::new()));
+    let mut mute = Server::start(Act::Hold(Vec::new()));
     let error = fails(&with_timeouts(&mute.url, short)).await;
     assert_eq!((error.kind, error.retryable, error.reply_begun), (Abort::NoAnswer, true, false));
-    assert!(mute.saw_its_client_leave());
+    mute.saw_its_client_leave().await;
     let head_only = Server::start(Act::Hold(open_ended("")));
     assert_eq!(fails(&with_timeouts(&head_only.url, short)).await.kind, Abort::NoAnswer);
 
     let short = Timeouts { connect_ms: 5000, first_byte_ms: 20_000, idle_ms: 50 };
-    let stalled = Server::start(Act::Hold(open_ended(EVENT)));
+    let mut stalled = Server::start(Act::Hold(open_ended(EVENT)));
     let error = fails(&with_timeouts(&stalled.url, short)).await;
     assert_eq!((error.kind, error.retryable, error.reply_begun), (Abort::NoAnswer, true, true));
-    assert!(stalled.saw_its_client_leave());
+    stalled.saw_its_client_leave().await;
 
     // Nothing of this reply is missing, though its connection stays open.
     let closed = Server::start(Act::Hold(open_ended(&format!("{EVENT}{CLOSED}"))));
@@ -229,15 +232,13 @@ async fn a_connection_that_closes_in_the_middle_is_a_cut_stream() {
 async fn cancelling_closes_the_connection() {
     for body in [None, Some(open_ended(EVENT))] {
         let waits_for_head = body.is_none();
-        let server = Server::start(Act::Hold(body.unwrap_or_default()));
+        let mut server = Server::start(Act::Hold(body.unwrap_or_default()));
         let token = CancellationToken::new();
         let request = Arc::new(request(model("gpt-x"), "", vec![user("Hi.")], Vec::new()));
         let mut stream = provider(&server.url).send(request, token.clone());
         if waits_for_head {
             let cancel = async {
-                while server.heads.lock().unwrap().is_empty() {
-                    tokio::task::yield_now().await;
-                }
+                server.asked.recv().await.unwrap();
                 token.cancel();
             };
             assert!(futures_util::future::join(stream.next(), cancel).await.0.is_none());
@@ -246,34 +247,34 @@ async fn cancelling_closes_the_connection() {
             token.cancel();
             assert!(stream.next().await.is_none());
         }
-        assert!(tokio::task::spawn_blocking(move || server.saw_its_client_leave()).await.unwrap());
+        server.saw_its_client_leave().await;
         drop(stream);
     }
 }
 
 #[tokio::test]
 async fn dropping_the_stream_closes_the_connection() {
-    let server = Server::start(Act::Hold(open_ended(EVENT)));
+    let mut server = Server::start(Act::Hold(open_ended(EVENT)));
     let request = Arc::new(request(model("gpt-x"), "", vec![user("Hi.")], Vec::new()));
     let mut stream = provider(&server.url).send(request, CancellationToken::new());
     assert!(stream.next().await.unwrap().is_ok());
     drop(stream);
-    assert!(tokio::task::spawn_blocking(move || server.saw_its_client_leave()).await.unwrap());
+    server.saw_its_client_leave().await;
 }
 
 #[tokio::test]
 async fn endless_bodies_are_left() {
     let block = vec![b'x'; 64 * 1024];
     let error_head = b"HTTP/1.1 500 Oops\r\nconnection: close\r\n\r\n".to_vec();
-    let server = Server::start(Act::Flood(error_head, block.clone()));
+    let mut server = Server::start(Act::Flood(error_head, block.clone()));
     let error = fails(&provider(&server.url)).await;
     assert_eq!((error.kind, error.retryable), (Abort::Provider, true));
     assert!(error.message.len() < 2000);
-    assert!(tokio::task::spawn_blocking(move || server.saw_its_client_leave()).await.unwrap());
+    server.saw_its_client_leave().await;
 
-    let server = Server::start(Act::Flood(open_ended("data: "), block));
+    let mut server = Server::start(Act::Flood(open_ended("data: "), block));
     assert_eq!(fails(&provider(&server.url)).await.kind, Abort::Malformed);
-    assert!(tokio::task::spawn_blocking(move || server.saw_its_client_leave()).await.unwrap());
+    server.saw_its_client_leave().await;
 }
 
 #[tokio::test]

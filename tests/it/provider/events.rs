@@ -37,6 +37,7 @@ fn every_line_end_gives_the_same_events_as_soon_as_their_blank_line_is_there() {
     let mut events = Vec::new();
     parser.feed(b"data: one\r\n\r", &mut events).unwrap();
     assert_eq!(events.len(), 1, "the CR already ends the blank line");
+    parser.feed(b"", &mut events).unwrap();
     parser.feed(b"\ndata: two\r\n\r\n", &mut events).unwrap();
     assert_eq!(events.len(), 2, "and the LF after it is part of the same end");
 }
