@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio_util::sync::CancellationToken;
 
+use crate::cli::LocalDaemon;
 use crate::config::Config;
 use crate::provider::Providers;
 use crate::provider::price::Book;
@@ -141,6 +142,37 @@ pub async fn local(data_dir: Option<PathBuf>, config: Config) -> Result<Local, E
         Err(Error::Listen(listen::Error::InUse(address))) => Ok(Local::Elsewhere(address)),
         Err(error) => Err(error),
     }
+}
+
+/// Starts a daemon for one command of the command line, which serves it while the command runs.
+///
+/// # Errors
+/// As [`start`], in words.
+pub async fn local_for_command() -> Result<LocalDaemon, String> {
+    match local(None, Config::default()).await.map_err(|error| error.to_string())? {
+        Local::Elsewhere(address) => Ok(LocalDaemon { address: address.to_string(), serve: None, stop: Box::new(|| {}) }),
+        Local::Here(daemon) => {
+            let address = daemon.address().to_string();
+            let stop = CancellationToken::new();
+            let stopped = stop.clone().cancelled_owned();
+            let serve = async move { daemon.serve(stopped).await.map_err(|error| error.to_string()) };
+            Ok(LocalDaemon { address, serve: Some(Box::pin(serve)), stop: Box::new(move || stop.cancel()) })
+        }
+    }
+}
+
+/// Returns where a client looks for a daemon by default.
+///
+/// # Errors
+/// No directory is known for it.
+pub fn client_address() -> Result<String, String> {
+    let data_dir = default_data_dir().map_err(|error| error.to_string())?;
+    Ok(default_address(&data_dir).to_string())
+}
+
+/// Returns the JSON Schema of workflows, for editors.
+pub fn schema_json() -> String {
+    format!("{:#}\n", workflow::schema())
 }
 
 impl Daemon {
