@@ -16,7 +16,8 @@ from wren.v1 import wren_pb2, wren_pb2_grpc  # noqa: E402
 
 def main() -> None:
     _, _, address, workflow, workspace = sys.argv
-    channel = grpc.insecure_channel(address)
+    # grpc-core makes a unix socket's path the authority, which is no authority of a URI and is refused by the HTTP/2 server.
+    channel = grpc.insecure_channel(address, options=[("grpc.default_authority", "localhost")])
     runs = wren_pb2_grpc.RunServiceStub(channel)
 
     services = sorted(ProtoReflectionDescriptorDatabase(channel).get_services())
