@@ -30,9 +30,14 @@ const PATTERN_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Files that are named for not having been searched.
 const UNSEARCHED_SHOWN: usize = 5;
 
-/// What a search has come to.
-#[derive(Default)]
-struct Found {
+/// A search under way, and what it has come to.
+struct Search<'a> {
+    directory: &'a Directory,
+    ctx: &'a Ctx,
+    matcher: RegexMatcher,
+    searcher: Searcher,
+    /// Results to give, at most.
+    max: usize,
     lines: Vec<String>,
     /// How many files were looked into.
     files: usize,
@@ -48,33 +53,33 @@ pub fn search(directory: &Directory, args: &Value, ctx: &Ctx) -> Result<String, 
     let matcher = pattern_of(pattern)?;
     let glob = args.get("glob").and_then(Value::as_str).map(glob_of).transpose()?;
     let (files, more) = files_to_search(directory, path, glob.as_ref(), ctx)?;
-    let mut found = Found::default();
-    let mut searcher =
+    let searcher =
         SearcherBuilder::new().line_number(true).binary_detection(BinaryDetection::quit(0)).heap_limit(Some(LINE_BYTES_MAX)).build();
+    let mut search = Search { directory, ctx, matcher, searcher, max, lines: Vec::new(), files: 0, unsearched: Vec::new() };
     for file in &files {
-        if found.lines.len() >= max {
+        if search.lines.len() >= max {
             break;
         }
-        if found.files % PROGRESS_EVERY == 0 && found.files > 0 {
-            tell(ctx, found.files, files.len());
+        if search.files > 0 && search.files.is_multiple_of(PROGRESS_EVERY) {
+            tell(ctx, search.files, files.len());
         }
-        found.look_into(directory, file, &mut searcher, &matcher, max, ctx);
+        search.look_into(file);
         if ctx.token.is_cancelled() {
             return Err(cancelled());
         }
     }
-    tell(ctx, found.files, files.len());
-    Ok(found.report(pattern, max, more))
+    tell(ctx, search.files, files.len());
+    Ok(search.report(pattern, more))
 }
 
-impl Found {
-    fn look_into(&mut self, dir: &Directory, file: &str, searcher: &mut Searcher, matcher: &RegexMatcher, max: usize, ctx: &Ctx) {
+impl Search<'_> {
+    fn look_into(&mut self, file: &str) {
         self.files += 1;
-        let (handle, size) = match dir.file(file) {
+        let (handle, size) = match self.directory.file(file) {
             Ok(opened) => opened,
             Err(failure) => return self.unsearched.push(failure.to_string()),
         };
-        let lines = &mut self.lines;
+        let (lines, max) = (&mut self.lines, self.max);
         let sink = Lossy(|line, text| {
             let text = text.trim_end();
             let shown: String = text.chars().take(LINE_CHARS_MAX).collect();
@@ -82,8 +87,8 @@ impl Found {
             lines.push(format!("{file}:{line}: {shown}{cut}"));
             Ok(lines.len() < max)
         });
-        let reader = Watched::new(handle.take(SCANNED_BYTES_MAX), &ctx.token);
-        if let Err(error) = searcher.search_reader(matcher, reader, sink) {
+        let reader = Watched::new(handle.take(SCANNED_BYTES_MAX), &self.ctx.token);
+        if let Err(error) = self.searcher.search_reader(&self.matcher, reader, sink) {
             // The searcher's own words for a line that does not fit name a buffer, not the line.
             let why = if error.to_string().contains("allocation limit") {
                 format!("it has a line of more than {LINE_BYTES_MAX} bytes")
@@ -92,15 +97,15 @@ impl Found {
             };
             self.unsearched.push(format!("{file} was not searched to its end: {why}."));
         } else if size > SCANNED_BYTES_MAX && self.lines.len() < max {
-            self.unsearched.push(format!("{file} was searched in its first {SCANNED_BYTES_MAX} bytes only."));
+            self.unsearched.push(format!("{file} was searched in its first {SCANNED_BYTES_MAX} bytes only, or is binary after its start."));
         }
     }
 
-    fn report(&self, pattern: &str, max: usize, more: bool) -> String {
+    fn report(&self, pattern: &str, more: bool) -> String {
         let mut text =
             if self.lines.is_empty() { format!("no line of {} files matches {pattern:?}.", self.files) } else { self.lines.join("\n") };
-        if self.lines.len() >= max {
-            text.push_str(&format!("\n[stopped at {max} results; use a narrower pattern or a glob, or raise max_results]"));
+        if self.lines.len() >= self.max {
+            text.push_str(&format!("\n[stopped at {} results; use a narrower pattern or a glob, or raise max_results]", self.max));
         }
         for note in self.unsearched.iter().take(UNSEARCHED_SHOWN) {
             text.push_str(&format!("\n[{note}]"));
