@@ -3,10 +3,12 @@
 //! An adapter is a pure encoder and a pure decoder around the one [`Provider::send`]. It keeps no state between calls,
 //! knows no run, and never retries: who may be asked again, and when, is data in [`Error`], and the driver decides.
 
+pub mod openai;
 pub mod price;
 pub mod registry;
 pub mod retry;
 pub mod scripted;
+pub mod sse;
 pub mod tokens;
 
 use std::pin::Pin;
