@@ -109,7 +109,8 @@ pub async fn start(options: Options) -> Result<Daemon, Error> {
     };
     let providers = Providers::scripted_only();
     let book = Book::default();
-    let telemetry = Telemetry::default();
+    let telemetry = Telemetry::start(&|name| std::env::var(name).ok()).map_err(Error::Config)?;
+    let lost = telemetry.clone();
     let parts = Parts { config: runtime_config, store, providers, book, telemetry };
     let runtime = Runtime::start(parts).await?;
     let about = About {
@@ -118,7 +119,7 @@ pub async fn start(options: Options) -> Result<Daemon, Error> {
         workflow_schema_json: workflow::schema().to_string(),
         ceilings,
         start_us: now_us(),
-        dropped_spans: Arc::new(|| 0),
+        dropped_spans: Arc::new(move || lost.lost()),
     };
     let policy =
         Policy { uid: rustix::process::geteuid().as_raw(), token, authorities: authorities(listener.address(), &config.authorities) };

@@ -46,7 +46,9 @@ impl Client {
     /// The address, what is wrong, and what to do.
     pub async fn connect(address: &str, token_file: Option<&Path>) -> Result<Self, Error> {
         let unreachable = |why: String| {
-            Error::new(format!("error: no daemon at {address}: {why}\nhint: start one with `wrend`, name another with --address, or use --local"))
+            Error::new(format!(
+                "error: no daemon at {address}: {why}\nhint: start one with `wrend`, name another with --address, or use --local"
+            ))
         };
         let channel = if let Some(path) = address.strip_prefix("unix:") {
             let path = PathBuf::from(path);
@@ -56,7 +58,8 @@ impl Client {
             });
             Endpoint::from_static("http://localhost").connect_with_connector(connector).await
         } else if let Some(host) = address.strip_prefix("tcp:") {
-            let endpoint = Endpoint::from_shared(format!("http://{host}")).map_err(|error| Error::usage(format!("error: address {address:?}: {error}")))?;
+            let endpoint = Endpoint::from_shared(format!("http://{host}"))
+                .map_err(|error| Error::usage(format!("error: address {address:?}: {error}")))?;
             endpoint.connect().await
         } else {
             return Err(Error::usage(format!("error: address {address:?} must be unix:PATH or tcp:HOST:PORT")));
@@ -83,7 +86,9 @@ impl Client {
 
 fn token(file: Option<&Path>) -> Result<Option<MetadataValue<tonic::metadata::Ascii>>, Error> {
     let text = match (file, std::env::var("WREN_TOKEN")) {
-        (Some(file), _) => std::fs::read_to_string(file).map_err(|error| Error::new(format!("error: token file {}: {error}", file.display())))?,
+        (Some(file), _) => {
+            std::fs::read_to_string(file).map_err(|error| Error::new(format!("error: token file {}: {error}", file.display())))?
+        }
         (None, Ok(token)) => token,
         (None, Err(_)) => return Ok(None),
     };

@@ -69,7 +69,9 @@ async fn perform(client: &Client, command: Command, global: &Global, current_dir
     match command {
         Command::Run { workflow, limits, label, request_id, detach, progress, dry_run, mock } => {
             if detach && global.local {
-                return Err(Error::usage("error: --detach needs a daemon: with --local the run ends with this command\nhint: start `wrend` and leave --local out"));
+                return Err(Error::usage(
+                    "error: --detach needs a daemon: with --local the run ends with this command\nhint: start `wrend` and leave --local out",
+                ));
             }
             let request = RunRequest {
                 workflow: &workflow,
@@ -115,10 +117,9 @@ pub fn limits(args: &LimitArgs) -> v1::Limits {
         max_turns: args.max_turns,
         budget_usd_nanos: args.budget,
         max_tokens: args.max_tokens,
-        timeout: args.timeout.map(|ms| pbjson_types::Duration {
-            seconds: ms / 1000,
-            nanos: i32::try_from(ms % 1000).unwrap_or(0) * 1_000_000,
-        }),
+        timeout: args
+            .timeout
+            .map(|ms| pbjson_types::Duration { seconds: ms / 1000, nanos: i32::try_from(ms % 1000).unwrap_or(0) * 1_000_000 }),
         max_depth: None,
         max_runs: None,
     }
@@ -185,7 +186,11 @@ pub fn what_next(run: &v1::Run) -> String {
     let id = &run.run_id;
     let failure = run.failure.clone().unwrap_or_default();
     let budget = run.limits.clone().unwrap_or_default();
-    let double = usd(budget.budget_usd_nanos.unwrap_or_default().saturating_mul(2)).trim_start_matches('$').trim_end_matches('0').trim_end_matches('.').to_owned();
+    let double = usd(budget.budget_usd_nanos.unwrap_or_default().saturating_mul(2))
+        .trim_start_matches('$')
+        .trim_end_matches('0')
+        .trim_end_matches('.')
+        .to_owned();
     let turns = budget.max_turns.unwrap_or_default();
     let next = match run.outcome() {
         v1::Outcome::Completed | v1::Outcome::Unspecified => return String::new(),
@@ -212,7 +217,8 @@ async fn ps(client: &Client, all: bool, filter: String, include_descendants: boo
         listed.runs.retain(|run| run.state() != v1::RunState::Ended);
     }
     let rows = |runs: &[v1::Run]| {
-        let mut lines = vec![format!("{:<26}  {:<24}  {:<22}  {:>5}  {:>8}  {:>11}", "RUN", "WORKFLOW", "STATE", "TURNS", "TOKENS", "COST")];
+        let mut lines =
+            vec![format!("{:<26}  {:<24}  {:<22}  {:>5}  {:>8}  {:>11}", "RUN", "WORKFLOW", "STATE", "TURNS", "TOKENS", "COST")];
         for run in runs {
             let usage = run.subtree_usage.clone().unwrap_or_default();
             lines.push(format!(
@@ -271,7 +277,13 @@ fn node_lines(node: &v1::RunNode, lead: &str, below: &str) -> Vec<String> {
 }
 
 async fn watch(client: &Client, run: String, after: i64, deltas: bool, include_descendants: bool, output: &Output) -> Result<u8, Error> {
-    let request = v1::WatchRunRequest { run_id: run.clone(), after_tree_seq: after, include_descendants, include_deltas: deltas, stop_when_suspended: true };
+    let request = v1::WatchRunRequest {
+        run_id: run.clone(),
+        after_tree_seq: after,
+        include_descendants,
+        include_deltas: deltas,
+        stop_when_suspended: true,
+    };
     let mut interrupts = interrupts()?;
     tokio::select! {
         followed = follow(client, request, |event| print_event(&event, output)) => followed?,
@@ -301,7 +313,8 @@ async fn events(client: &Client, run: String, after: i64, include_descendants: b
     if after >= tree.as_of_tree_seq {
         return Ok(0);
     }
-    let request = v1::WatchRunRequest { run_id: run, after_tree_seq: after, include_descendants, include_deltas: false, stop_when_suspended: true };
+    let request =
+        v1::WatchRunRequest { run_id: run, after_tree_seq: after, include_descendants, include_deltas: false, stop_when_suspended: true };
     let mut stream = client.runs().watch_run(request).await?.into_inner();
     let last = tree.as_of_tree_seq;
     loop {
@@ -369,7 +382,10 @@ pub fn print_receipt(receipt: &v1::CancelRunResponse, output: &Output) -> Result
     let run = receipt.run.clone().unwrap_or_default();
     let table = || {
         let mut lines = vec![format!("{} {}; quiet after {} ms", run.run_id, how(&run), receipt.quiescent_ms)];
-        lines.push(format!("{:<26}  {:<16}  {:<10}  {:<12}  {:>9}  {:>8}  {:>8}  {:>6}", "RUN", "AGENT", "WAS", "OUTCOME", "CANCELLED", "FINISHED", "IN DOUBT", "MS"));
+        lines.push(format!(
+            "{:<26}  {:<16}  {:<10}  {:<12}  {:>9}  {:>8}  {:>8}  {:>6}",
+            "RUN", "AGENT", "WAS", "OUTCOME", "CANCELLED", "FINISHED", "IN DOUBT", "MS"
+        ));
         for one in &receipt.receipts {
             lines.push(format!(
                 "{:<26}  {:<16}  {:<10}  {:<12}  {:>9}  {:>8}  {:>8}  {:>6}",
@@ -468,7 +484,8 @@ fn workflow_table(workflow: &v1::Workflow) -> String {
         ("max_runs", limits.max_runs.unwrap_or_default().to_string()),
     ];
     let mut lines: Vec<String> = rows.iter().map(|(name, value)| format!("{name:<11} {value}")).collect();
-    lines.push("No call starts unless its worst case fits; what a provider bills beyond that is booked and shown as an overrun.".to_owned());
+    lines
+        .push("No call starts unless its worst case fits; what a provider bills beyond that is booked and shown as an overrun.".to_owned());
     lines.join("\n")
 }
 

@@ -54,7 +54,11 @@ pub fn inputs_json(pairs: &[(String, String)], file: Option<&str>) -> Result<Str
         None => Map::new(),
         Some(name) => {
             let mut text = String::new();
-            let read = if name == "-" { std::io::stdin().read_to_string(&mut text) } else { std::fs::File::open(name).and_then(|mut file| file.read_to_string(&mut text)) };
+            let read = if name == "-" {
+                std::io::stdin().read_to_string(&mut text)
+            } else {
+                std::fs::File::open(name).and_then(|mut file| file.read_to_string(&mut text))
+            };
             read.map_err(|error| Error::usage(format!("error: input file {name}: {error}")))?;
             serde_json::from_str(&text).map_err(|error| Error::usage(format!("error: input file {name} is not a JSON object: {error}")))?
         }

@@ -238,7 +238,8 @@ pub fn line(event: &v1::Event) -> Option<String> {
             )
         }
         Payload::TurnAborted(turn) => {
-            let lost = if turn.written_off_usd_nanos > 0 { format!(", {} written off", usd(turn.written_off_usd_nanos)) } else { String::new() };
+            let lost =
+                if turn.written_off_usd_nanos > 0 { format!(", {} written off", usd(turn.written_off_usd_nanos)) } else { String::new() };
             format!("turn {} came to nothing ({}): {}{lost}", turn.turn, turn.reason, turn.message)
         }
         Payload::CallStarted(call) => format!("{} {}{}", call.tool, short(&call.args_json, 80), attempt(call.attempt)),
@@ -248,10 +249,14 @@ pub fn line(event: &v1::Event) -> Option<String> {
         }
         Payload::CallInDoubt(call) => format!("call {} is in doubt", call.call_id),
         Payload::ChildStarted(child) => format!("child {} started", child.agent),
-        Payload::ChildEnded(child) => format!("child ended {}, {} turns, {}", outcome_name(child.outcome()), child.turn_count, usd(child.subtree_cost_usd_nanos)),
+        Payload::ChildEnded(child) => {
+            format!("child ended {}, {} turns, {}", outcome_name(child.outcome()), child.turn_count, usd(child.subtree_cost_usd_nanos))
+        }
         Payload::MessageReceived(message) => format!("{} says: {}", message.sender, short(&message.text, 100)),
         Payload::LimitsChanged(changed) => format!("limits changed by {}", changed.actor),
-        Payload::RunSuspended(stopped) => stopped_line("suspended", stopped.outcome(), stopped.failure.as_ref(), stopped.turn_count, stopped.cost_usd_nanos),
+        Payload::RunSuspended(stopped) => {
+            stopped_line("suspended", stopped.outcome(), stopped.failure.as_ref(), stopped.turn_count, stopped.cost_usd_nanos)
+        }
         Payload::RunResumed(resumed) => format!("resumed ({})", resumed.cause),
         Payload::CancelRequested(cancel) => format!("cancel requested by {}: {}", cancel.actor, cancel.reason),
         Payload::RunEnded(ended) => stopped_line("ended", ended.outcome(), ended.failure.as_ref(), ended.turn_count, ended.cost_usd_nanos),

@@ -18,7 +18,11 @@ const RECONNECTS_MAX: u32 = 5;
 ///
 /// # Errors
 /// Those of the daemon, once reconnecting has not helped.
-pub async fn follow(client: &Client, mut request: v1::WatchRunRequest, mut each: impl FnMut(v1::Event) -> Result<(), Error>) -> Result<(), Error> {
+pub async fn follow(
+    client: &Client,
+    mut request: v1::WatchRunRequest,
+    mut each: impl FnMut(v1::Event) -> Result<(), Error>,
+) -> Result<(), Error> {
     let mut failures = 0;
     loop {
         let broken = match client.runs().watch_run(request.clone()).await {
