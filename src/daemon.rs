@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::LocalDaemon;
 use crate::config::Config;
 use crate::provider::Providers;
-use crate::provider::price::Book;
+use crate::provider::price::{self, Book};
 use crate::rpc::auth::Policy;
 use crate::rpc::listen::{self, Listener};
 use crate::rpc::{self, About, Api};
@@ -107,9 +107,10 @@ pub async fn start(options: Options) -> Result<Daemon, Error> {
         trees_max: config.trees_max.unwrap_or(10_000),
         drain_timeout_ms: config.drain_timeout.map_or(30_000, |span| span.0),
     };
-    let providers = Providers::scripted_only();
-    let book = Book::default();
-    let telemetry = Telemetry::start(&|name| std::env::var(name).ok()).map_err(Error::Config)?;
+    let environment = |name: &str| std::env::var(name).ok();
+    let providers = Providers::from_env_and_config(&environment, &config.providers).map_err(|error| Error::Config(error.to_string()))?;
+    let book = book(config).map_err(|error| Error::Config(error.to_string()))?;
+    let telemetry = Telemetry::start(&environment).map_err(Error::Config)?;
     let lost = telemetry.clone();
     let parts = Parts { config: runtime_config, store, providers, book, telemetry };
     let runtime = Runtime::start(parts).await?;
@@ -227,6 +228,14 @@ pub fn default_address(data_dir: &Path) -> Address {
     let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute() && path.is_dir());
     let directory = runtime_dir.map_or_else(|| data_dir.to_owned(), |path| path.join("wren"));
     Address::Unix(directory.join("wrend.sock"))
+}
+
+fn book(config: &Config) -> Result<Book, price::Error> {
+    let book = Book::builtin()?;
+    match &config.prices {
+        Some(prices) => book.with_overrides(prices),
+        None => Ok(book),
+    }
 }
 
 fn make_data_dir(path: &Path) -> Result<(), Error> {

@@ -1,117 +1,124 @@
-//! Bytes to server-sent events, piece by piece and within bounds. It follows the event stream format of the HTML standard;
-//! what an event means is the adapter's business.
+//! Server-sent events out of bytes, whatever way they were cut. It knows nothing of what the events mean and does no IO.
+//!
+//! Lines end with LF, CRLF or CR, also where CR and LF arrive in different reads. Memory is bounded: a line or an event
+//! that grows past its bound is an error, since nothing a provider means to send is that large.
 
-use std::collections::VecDeque;
+use std::mem::take;
 
-/// Bytes of one line at most.
-const LINE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Bytes of one event's data at most.
-const EVENT_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The longest line, in bytes.
+pub const LINE_BYTES_MAX: usize = 1 << 20;
+/// The longest event, in bytes of data.
+pub const EVENT_BYTES_MAX: usize = 4 << 20;
+
+const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// One event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SseEvent {
-    /// Its name; empty if it has none.
-    pub name: String,
-    /// Its data, lines joined by LF.
-    pub data: String,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Event {
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// Its data lines, joined by LF. Bytes, since only a whole event is sure to be whole characters.
+    pub data: Vec<u8>,
 }
 
-/// The stream cannot be read: it has a line or an event without end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooLong;
+/// Why a stream can no longer be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TooLong {
+    /// A line has no end within [`LINE_BYTES_MAX`].
+    #[error("a line of the stream is longer than {LINE_BYTES_MAX} bytes")]
+    Line,
+    /// An event has no end within [`EVENT_BYTES_MAX`].
+    #[error("an event of the stream is longer than {EVENT_BYTES_MAX} bytes")]
+    Event,
+}
 
 /// Takes bytes and gives events.
-#[derive(Default)]
-pub struct SseReader {
+#[derive(Debug, Default)]
+pub struct Parser {
     line: Vec<u8>,
-    /// Whether the last byte was a CR, whose LF may follow in the next piece.
+    event: Event,
+    has_data: bool,
+    // The last byte was CR: an LF that comes next belongs to the same line end.
     after_cr: bool,
-    begun: bool,
-    name: String,
-    data: Option<String>,
-    ready: VecDeque<SseEvent>,
+    past_first_line: bool,
 }
 
-impl SseReader {
-    /// Takes the next bytes, cut wherever the network cut them.
+impl Parser {
+    /// Takes the next bytes; whole events are added to `events`.
     ///
     /// # Errors
-    /// [`TooLong`], after which the reader must not be used.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
-        for &byte in bytes {
-            let lf_of_crlf = self.after_cr && byte == b'\n';
-            self.after_cr = byte == b'\r';
-            if lf_of_crlf {
-                continue;
-            }
-            if byte == b'\n' || byte == b'\r' {
-                self.end_line()?;
+    /// A line or event without end. Nothing more can be read after it.
+    pub fn feed(&mut self, bytes: &[u8], events: &mut Vec<Event>) -> Result<(), TooLong> {
+        let mut rest = bytes;
+        if take(&mut self.after_cr) && rest.first() == Some(&b'\n') {
+            rest = &rest[1..];
+        }
+        while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+            self.extend(&rest[..end])?;
+            let is_cr = rest[end] == b'\r';
+            rest = &rest[end + 1..];
+            if is_cr && rest.first() == Some(&b'\n') {
+                rest = &rest[1..];
             } else {
-                if self.line.len() >= LINE_BYTES_MAX {
-                    return Err(TooLong);
-                }
-                self.line.push(byte);
+                self.after_cr = is_cr && rest.is_empty();
             }
+            self.end_line(events)?;
         }
-        Ok(())
+        self.extend(rest)
     }
 
-    /// Takes the next event that is complete.
-    pub fn next(&mut self) -> Option<SseEvent> {
-        self.ready.pop_front()
-    }
-
-    /// Ends the stream: some servers leave out the blank line after their last event.
-    ///
-    /// # Errors
-    /// [`TooLong`].
-    pub fn finish(&mut self) -> Result<(), TooLong> {
+    /// Gives what stands at the end of the stream without the blank line that should end it. It may have been cut.
+    pub fn finish(&mut self) -> Option<Event> {
         if !self.line.is_empty() {
-            self.end_line()?;
+            let mut events = Vec::new();
+            self.end_line(&mut events).ok()?;
         }
-        self.dispatch();
+        take(&mut self.has_data).then(|| take(&mut self.event))
+    }
+
+    fn extend(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
+        if self.line.len() + bytes.len() > LINE_BYTES_MAX {
+            return Err(TooLong::Line);
+        }
+        self.line.extend_from_slice(bytes);
         Ok(())
     }
 
-    fn end_line(&mut self) -> Result<(), TooLong> {
-        let mut bytes = std::mem::take(&mut self.line);
-        if !self.begun {
-            self.begun = true;
-            // Exactly one byte order mark is dropped, at the very start alone.
-            if bytes.starts_with(&[0xEF, 0xBB, 0xBF]) {
-                bytes.drain(..3);
-            }
+    fn end_line(&mut self, events: &mut Vec<Event>) -> Result<(), TooLong> {
+        let line = take(&mut self.line);
+        let mut text = line.as_slice();
+        if !self.past_first_line {
+            self.past_first_line = true;
+            text = text.strip_prefix(BOM).unwrap_or(text);
         }
-        if bytes.is_empty() {
-            self.dispatch();
+        if text.is_empty() {
+            // An event without data (a name or an id and then nothing, as around keep-alives) is none.
+            let event = take(&mut self.event);
+            if take(&mut self.has_data) {
+                events.push(event);
+            }
             return Ok(());
         }
-        let line = String::from_utf8_lossy(&bytes);
-        let (field, value) = line.split_once(':').unwrap_or((&line, ""));
-        let value = value.strip_prefix(' ').unwrap_or(value);
+        let (field, value) = match text.iter().position(|byte| *byte == b':') {
+            Some(colon) => (&text[..colon], &text[colon + 1..]),
+            None => (text, &text[text.len()..]),
+        };
+        let value = value.strip_prefix(b" ").unwrap_or(value);
         match field {
-            "data" => {
-                let data = self.data.get_or_insert_default();
-                if !data.is_empty() {
-                    data.push('\n');
+            b"data" => {
+                if self.event.data.len() + value.len() >= EVENT_BYTES_MAX {
+                    return Err(TooLong::Event);
                 }
-                data.push_str(value);
-                if data.len() > EVENT_BYTES_MAX {
-                    return Err(TooLong);
+                if self.has_data {
+                    self.event.data.push(b'\n');
                 }
+                self.has_data = true;
+                self.event.data.extend_from_slice(value);
             }
-            "event" => value.clone_into(&mut self.name),
-            // Comments (an empty field), ids and retry times say nothing to us.
+            b"event" => self.event.name = Some(String::from_utf8_lossy(value).into_owned()),
+            // Comments (no name before the colon), ids, retry times and what is unknown.
             _ => {}
         }
         Ok(())
-    }
-
-    fn dispatch(&mut self) {
-        let name = std::mem::take(&mut self.name);
-        if let Some(data) = self.data.take() {
-            self.ready.push_back(SseEvent { name, data });
-        }
     }
 }

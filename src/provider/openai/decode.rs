@@ -1,401 +1,368 @@
-//! An answer of Chat Completions, streamed or whole, as deltas. Pure: bytes in, deltas out, wherever the network cut them.
-//! It knows the habits of many servers; each is named where it is met.
+//! Chat Completions answers to deltas: event streams and whole JSON bodies, with the quirks of every server that speaks
+//! this family. Pure: bytes in, deltas out, the same whatever way the bytes were cut.
+//!
+//! An answer is closed by a finish reason or by `[DONE]`; either will do, since servers leave out one or the other. One
+//! that ends without both was cut. Calls are given out only at the end, since any piece may still add to them.
+
+use std::mem::take;
 
 use serde_json::Value;
 
-use super::error::in_stream;
+use super::calls::Calls;
+use super::usage;
 use crate::kernel::event::Abort;
-use crate::kernel::{ReplyCall, Stop, Usage};
-use crate::provider::sse::{SseReader, TooLong};
-use crate::provider::{Delta, Error};
+use crate::kernel::{Stop, Usage};
+use crate::provider::sse::{Event, Parser};
+use crate::provider::{Delta, Error, fail};
 
-/// Calls of one reply at most.
-const CALLS_MAX: usize = 1024;
-/// Bytes of a whole (not streamed) answer, and of all text and arguments of a streamed one, at most.
-const REPLY_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The largest answer, in bytes after decompression.
+pub const REPLY_BYTES_MAX: usize = 32 << 20;
 
-/// Reads one answer.
+type Item = Result<Delta, Error>;
+
+/// Takes the bytes of one answer and gives its deltas.
+#[derive(Debug, Default)]
 pub struct Decoder {
     form: Form,
-    reply_bytes: usize,
-    calls: Vec<Call>,
-    finish: Option<String>,
-    refused: bool,
+    bytes: usize,
+    calls: Calls,
+    response_id: Option<String>,
+    response_model: Option<String>,
     usage: Option<Usage>,
-    stated_cost: Option<i64>,
-    responded: bool,
-    /// Whether the stream said that it is over.
-    done: bool,
-    /// Whether the reply, or an error, was given out whole.
-    closed: bool,
-    out: Vec<Result<Delta, Error>>,
+    finish: Option<String>,
+    has_choice: bool,
+    has_content: bool,
+    has_refusal: bool,
+    is_over: bool,
 }
 
+/// What kind of body it is. Its first byte tells; the header is often wrong.
+#[derive(Debug, Default)]
 enum Form {
-    /// Not known before the first byte that is no white space.
-    Unknown(Vec<u8>),
-    Stream(SseReader),
-    Whole(Vec<u8>),
-}
-
-#[derive(Default)]
-struct Call {
-    index: Option<u64>,
-    id: String,
-    name: String,
-    args: String,
-}
-
-impl Default for Decoder {
-    fn default() -> Self {
-        Self {
-            form: Form::Unknown(Vec::new()),
-            reply_bytes: 0,
-            calls: Vec::new(),
-            finish: None,
-            refused: false,
-            usage: None,
-            stated_cost: None,
-            responded: false,
-            done: false,
-            closed: false,
-            out: Vec::new(),
-        }
-    }
+    #[default]
+    Unknown,
+    Stream(Box<Parser>),
+    Json(Vec<u8>),
 }
 
 impl Decoder {
-    /// Takes the next bytes and returns what they complete.
-    pub fn feed(&mut self, bytes: &[u8]) -> Vec<Result<Delta, Error>> {
-        if !self.closed {
-            self.take(bytes);
+    /// Takes the next bytes.
+    pub fn feed(&mut self, bytes: &[u8]) -> Vec<Item> {
+        let mut items = Vec::new();
+        if self.is_over || bytes.is_empty() {
+            return items;
         }
-        std::mem::take(&mut self.out)
-    }
-
-    /// Ends the answer and returns what is left: its stop, or why it has none.
-    pub fn finish(&mut self) -> Vec<Result<Delta, Error>> {
-        if !self.closed {
-            match std::mem::replace(&mut self.form, Form::Unknown(Vec::new())) {
-                Form::Unknown(_) => self.fail(Abort::CutStream, "the provider's answer is empty"),
-                Form::Whole(body) => self.whole(&body),
-                Form::Stream(mut reader) => {
-                    if reader.finish().is_err() {
-                        self.too_long();
-                    }
-                    self.events(&mut reader);
-                    self.end();
+        self.bytes += bytes.len();
+        if self.bytes > REPLY_BYTES_MAX {
+            self.fail(malformed(&format!("the answer is longer than {REPLY_BYTES_MAX} bytes")), &mut items);
+            return items;
+        }
+        let mut bytes = bytes;
+        if matches!(self.form, Form::Unknown) {
+            let start = bytes.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(bytes.len());
+            bytes = &bytes[start..];
+            let Some(first) = bytes.first() else { return items };
+            self.form = match first {
+                b'{' | b'[' => Form::Json(Vec::new()),
+                b'<' => {
+                    let message = "the server answered with a web page; is the base URL right? It usually ends in /v1";
+                    self.fail(malformed(message), &mut items);
+                    return items;
                 }
-            }
+                _ => Form::Stream(Box::default()),
+            };
         }
-        std::mem::take(&mut self.out)
-    }
-
-    /// Returns whether the reply, or its failure, is complete; what comes after it says nothing.
-    pub fn is_closed(&self) -> bool {
-        self.closed
-    }
-
-    fn take(&mut self, bytes: &[u8]) {
         match &mut self.form {
-            Form::Unknown(held) => {
-                held.extend_from_slice(bytes);
-                let first = held.iter().find(|byte| !byte.is_ascii_whitespace()).copied();
-                let held = std::mem::take(held);
-                match first {
-                    None => self.form = Form::Unknown(if held.len() > 4096 { Vec::new() } else { held }),
-                    Some(b'{' | b'[' | b'<') => {
-                        self.form = Form::Whole(Vec::new());
-                        self.take(&held);
-                    }
-                    Some(_) => {
-                        self.form = Form::Stream(SseReader::default());
-                        self.take(&held);
-                    }
+            Form::Unknown => {}
+            Form::Json(body) => body.extend_from_slice(bytes),
+            Form::Stream(parser) => {
+                let mut events = Vec::new();
+                let fed = parser.feed(bytes, &mut events);
+                for event in &events {
+                    self.event(event, &mut items);
                 }
-            }
-            Form::Whole(body) => {
-                body.extend_from_slice(bytes);
-                if body.len() > REPLY_BYTES_MAX {
-                    self.too_long();
-                }
-            }
-            Form::Stream(reader) => {
-                let fed = reader.feed(bytes);
-                let mut reader = std::mem::take(reader);
-                self.events(&mut reader);
-                self.form = Form::Stream(reader);
-                if fed == Err(TooLong) {
-                    self.too_long();
+                if let Err(error) = fed
+                    && !self.is_over
+                {
+                    self.fail(malformed(&error.to_string()), &mut items);
                 }
             }
         }
+        items
     }
 
-    fn events(&mut self, reader: &mut SseReader) {
-        while !self.closed
-            && let Some(event) = reader.next()
-        {
-            let data = event.data.trim();
-            if data == "[DONE]" {
-                self.done = true;
-                self.end();
-            } else if !data.is_empty() {
-                match serde_json::from_str::<Value>(data) {
-                    Ok(chunk) => self.chunk(&chunk),
-                    Err(error) => self.fail(Abort::Malformed, &format!("the provider's stream is not JSON: {error}")),
+    /// Says that the body has ended.
+    pub fn finish(&mut self) -> Vec<Item> {
+        let mut items = Vec::new();
+        if self.is_over {
+            return items;
+        }
+        match take(&mut self.form) {
+            Form::Unknown => {}
+            Form::Json(body) => self.body(&body, &mut items),
+            Form::Stream(mut parser) => {
+                // What has no blank line after it may be half an event. If it reads as a whole one, it is one.
+                if let Some(event) = parser.finish().filter(|event| is_done(event) || serde_json::from_slice::<Value>(&event.data).is_ok())
+                {
+                    self.event(&event, &mut items);
+                }
+                if !self.is_over {
+                    self.end(&mut items);
                 }
             }
         }
+        if !self.is_over {
+            self.fail(cut(self.has_begun()), &mut items);
+        }
+        items
     }
 
-    fn chunk(&mut self, chunk: &Value) {
-        self.common(chunk);
-        if self.closed {
+    /// Says that no more bytes will come, for `error`. An answer that is closed already has lost nothing.
+    pub fn lose(&mut self, error: Error) -> Vec<Item> {
+        let mut items = Vec::new();
+        if self.is_over {
+        } else if self.finish.is_some() {
+            self.end(&mut items);
+        } else {
+            self.fail(error, &mut items);
+        }
+        items
+    }
+
+    /// Returns whether the answer has ended, well or not.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Returns whether any part of a reply has arrived.
+    pub fn has_begun(&self) -> bool {
+        // A whole JSON body is sent when its reply is whole, so that its first byte means that all of it was made.
+        self.has_choice || self.usage.is_some() || matches!(&self.form, Form::Json(body) if !body.is_empty())
+    }
+
+    fn event(&mut self, event: &Event, items: &mut Vec<Item>) {
+        if self.is_over {
             return;
         }
-        // Some answer with several candidates, interleaved: only the first counts. A first chunk may have none.
-        let choices = chunk.get("choices").and_then(Value::as_array).into_iter().flatten();
-        for choice in choices.filter(|choice| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0) {
-            if let Some(delta) = choice.get("delta") {
-                self.piece(delta);
-            }
-            self.finished(choice);
+        if is_done(event) {
+            return self.end(items);
+        }
+        if event.data.trim_ascii().is_empty() {
+            return;
+        }
+        let begun = self.has_begun();
+        match serde_json::from_slice::<Value>(&event.data) {
+            Ok(chunk) if event.name.as_deref() == Some("error") => self.refuse(&chunk, begun, items),
+            Ok(chunk) => self.chunk(&chunk, items),
+            Err(error) => self.fail(malformed(&format!("an event of the stream is not valid JSON: {error}")), items),
         }
     }
 
-    fn whole(&mut self, body: &[u8]) {
-        let answer: Value = match serde_json::from_slice(body) {
-            Ok(answer) => answer,
+    fn body(&mut self, body: &[u8], items: &mut Vec<Item>) {
+        match serde_json::from_slice::<Value>(body) {
+            Ok(Value::Array(list)) if list.len() == 1 => list.iter().for_each(|answer| self.answer(answer, items)),
+            Ok(answer) => self.answer(&answer, items),
+            Err(error) if error.is_eof() => self.fail(cut(true), items),
             Err(error) => {
-                self.fail(Abort::Malformed, &format!("the provider's answer is not JSON: {error}"));
-                return;
+                let error = malformed(&format!("the answer is not valid JSON: {error}"));
+                self.fail(Error { reply_begun: true, ..error }, items);
             }
-        };
-        self.common(&answer);
-        if self.closed {
-            return;
-        }
-        let first = answer.get("choices").and_then(|choices| choices.get(0)).cloned().unwrap_or(Value::Null);
-        // A filtered answer may have no message at all.
-        if let Some(message) = first.get("message") {
-            self.piece(message);
-        }
-        self.finished(&first);
-        self.done = true;
-        self.end();
-    }
-
-    /// Reads what stands beside the choices.
-    fn common(&mut self, chunk: &Value) {
-        if !self.responded {
-            let text = |name: &str| chunk.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned);
-            let (id, model) = (text("id"), text("model"));
-            self.responded = id.is_some();
-            if id.is_some() || model.is_some() {
-                self.out.push(Ok(Delta::Response { id, model }));
-            }
-        }
-        // The usage may come in a field of the provider's own as well: it is one usage.
-        let usage = chunk.get("usage").filter(|usage| usage.is_object()).or_else(|| chunk.get("x_groq")?.get("usage"));
-        if let Some(usage) = usage {
-            self.usage = read_usage(usage).or(self.usage);
-            self.stated_cost = read_cost(usage).or(self.stated_cost);
-        }
-        if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
-            if let Some(choice) = chunk.get("choices").and_then(|choices| choices.get(0)) {
-                self.finished(choice);
-            }
-            let error = in_stream(error);
-            self.close_usage();
-            self.out.push(Err(error));
-            self.closed = true;
         }
     }
 
-    fn piece(&mut self, piece: &Value) {
-        let reasoning = piece.get("reasoning_content").or_else(|| piece.get("reasoning")).and_then(Value::as_str);
-        if let Some(text) = reasoning.filter(|text| !text.is_empty()) {
-            self.count(text.len());
-            self.out.push(Ok(Delta::Reasoning(text.to_owned())));
+    fn answer(&mut self, answer: &Value, items: &mut Vec<Item>) {
+        self.chunk(answer, items);
+        if self.is_over {
+        } else if self.has_choice {
+            self.end(items);
+        } else {
+            self.fail(malformed("the answer holds no choice, so no reply"), items);
         }
-        match piece.get("content") {
-            Some(Value::String(text)) => self.text(text),
-            // A list of parts: thinking and text.
-            Some(Value::Array(parts)) => parts.iter().for_each(|part| self.part(part)),
+    }
+
+    fn chunk(&mut self, chunk: &Value, items: &mut Vec<Item>) {
+        let begun = self.has_begun();
+        self.names(chunk, items);
+        if let Some(choice) = first_choice(chunk) {
+            // A chunk that carries an error often carries an empty choice beside it.
+            self.has_choice |= is_error(chunk).is_none();
+            self.choice(choice, items);
+        }
+        if let Some(usage) = usage::of(chunk) {
+            // The sums only grow: whatever a later chunk says, what was stated once is not taken back.
+            let usage = self.usage.map_or(usage, |before| usage::most(before, usage));
+            self.usage = Some(usage);
+            items.push(Ok(Delta::Usage(usage)));
+        }
+        if let Some(nanos) = usage::stated_cost(chunk) {
+            items.push(Ok(Delta::StatedCost(nanos)));
+        }
+        if let Some(error) = is_error(chunk) {
+            self.refuse(error, begun, items);
+        } else if self.calls.is_overfull() {
+            self.fail(malformed(&format!("the reply asks for more than {} calls", super::calls::CALLS_MAX)), items);
+        }
+    }
+
+    fn names(&mut self, chunk: &Value, items: &mut Vec<Item>) {
+        let text = |key: &str| chunk.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned);
+        let (id, model) = (text("id"), text("model"));
+        let is_news = (self.response_id.is_none() && id.is_some()) || (self.response_model.is_none() && model.is_some());
+        if is_news {
+            self.response_id = take(&mut self.response_id).or(id);
+            self.response_model = take(&mut self.response_model).or(model);
+            items.push(Ok(Delta::Response { id: self.response_id.clone(), model: self.response_model.clone() }));
+        }
+    }
+
+    fn choice(&mut self, choice: &Value, items: &mut Vec<Item>) {
+        // Where both are there, the message repeats what all deltas have said.
+        if let Some(delta) = choice.get("delta").filter(|delta| delta.is_object()) {
+            self.part(delta, items);
+            entries(delta).for_each(|entry| self.calls.add(entry));
+        } else if let Some(message) = choice.get("message").filter(|message| message.is_object()) {
+            self.part(message, items);
+            entries(message).for_each(|entry| self.calls.add_whole(entry));
+        }
+        if self.finish.is_none() {
+            let word = choice.get("finish_reason").and_then(Value::as_str).filter(|word| !word.is_empty());
+            self.finish = word.map(str::to_owned);
+        }
+    }
+
+    fn part(&mut self, part: &Value, items: &mut Vec<Item>) {
+        let text = |key: &str| part.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+        // Proxies that know both names of it send it under both.
+        if let Some(thought) = text("reasoning_content").or_else(|| text("reasoning")) {
+            items.push(Ok(Delta::Reasoning(thought.to_owned())));
+        }
+        match part.get("content") {
+            Some(Value::String(text)) => self.text(text, items),
+            Some(Value::Array(pieces)) => pieces.iter().for_each(|piece| self.piece(piece, items)),
             _ => {}
         }
-        if let Some(text) = piece.get("refusal").and_then(Value::as_str).filter(|text| !text.is_empty()) {
-            self.count(text.len());
-            self.refused = true;
-            self.out.push(Ok(Delta::Refusal(text.to_owned())));
+        if let Some(refusal) = text("refusal") {
+            self.refusal(refusal, items);
         }
-        for (position, call) in piece.get("tool_calls").and_then(Value::as_array).into_iter().flatten().enumerate() {
-            self.call(call, position);
+        if let Some(call) = part.get("function_call").filter(|call| call.is_object()) {
+            self.calls.add_function(call);
         }
     }
 
-    fn part(&mut self, part: &Value) {
-        if let Some(text) = part.get("text").and_then(Value::as_str) {
-            self.text(text);
+    /// One piece of a content that is a list.
+    fn piece(&mut self, piece: &Value, items: &mut Vec<Item>) {
+        let text = |key: &str| piece.get(key).and_then(Value::as_str);
+        match piece.get("thinking") {
+            Some(Value::String(thought)) => items.push(Ok(Delta::Reasoning(thought.clone()))),
+            Some(Value::Array(thoughts)) => {
+                let thoughts = thoughts.iter().filter_map(|thought| thought.get("text").and_then(Value::as_str));
+                items.extend(thoughts.map(|thought| Ok(Delta::Reasoning(thought.to_owned()))));
+            }
+            _ => {}
         }
-        if let Some(thoughts) = part.get("thinking").and_then(Value::as_array) {
-            let text: String = thoughts.iter().filter_map(|thought| thought.get("text").and_then(Value::as_str)).collect();
-            self.count(text.len());
-            self.out.push(Ok(Delta::Reasoning(text)));
+        if let Some(words) = text("text") {
+            self.text(words, items);
+        }
+        if let Some(words) = text("refusal") {
+            self.refusal(words, items);
         }
     }
 
-    fn text(&mut self, text: &str) {
+    fn text(&mut self, text: &str, items: &mut Vec<Item>) {
         if !text.is_empty() {
-            self.count(text.len());
-            self.out.push(Ok(Delta::Text(text.to_owned())));
+            self.has_content = true;
+            items.push(Ok(Delta::Text(text.to_owned())));
         }
     }
 
-    fn call(&mut self, piece: &Value, position: usize) {
-        let function = piece.get("function").unwrap_or(&Value::Null);
-        let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
-        let (id, name) = (text(piece.get("id")), text(function.get("name")));
-        let args = match function.get("arguments") {
-            Some(Value::String(args)) => args.clone(),
-            // Absent and null mean nothing more; an object is arguments that were not put into a string.
-            Some(Value::Null) | None => String::new(),
-            Some(other) => other.to_string(),
-        };
-        self.count(args.len() + name.len());
-        let index = piece.get("index").and_then(Value::as_u64);
-        let known = self.calls.iter().rposition(|call| match index {
-            Some(index) => call.index == Some(index),
-            None => call.index.is_none() && (id.is_empty() || call.id == id),
-        });
-        // Parallel calls that all say index 0 differ by their ids.
-        let known = known.filter(|known| {
-            let call = &self.calls[*known];
-            id.is_empty() || call.id.is_empty() || call.id == id
-        });
-        let known =
-            if index.is_none() && known.is_none() && id.is_empty() && name.is_empty() { self.calls.len().checked_sub(1) } else { known };
-        let _ = position;
-        match known {
-            Some(known) => {
-                let call = &mut self.calls[known];
-                // Later pieces may carry an empty name and id, or the same ones again: the first that is there stays.
-                if call.id.is_empty() {
-                    call.id = id;
-                }
-                if call.name.is_empty() {
-                    call.name = name;
-                }
-                call.args.push_str(&args);
-            }
-            None if self.calls.len() >= CALLS_MAX => {
-                self.fail(Abort::Malformed, &format!("the reply asks for more than {CALLS_MAX} calls"));
-            }
-            None => self.calls.push(Call { index, id, name, args }),
+    fn refusal(&mut self, words: &str, items: &mut Vec<Item>) {
+        if !words.is_empty() {
+            self.has_refusal = true;
+            items.push(Ok(Delta::Refusal(words.to_owned())));
         }
     }
 
-    fn finished(&mut self, choice: &Value) {
-        if let Some(word) = choice.get("finish_reason").and_then(Value::as_str).filter(|word| !word.is_empty()) {
-            self.finish.get_or_insert_with(|| word.to_owned());
+    /// The answer has come to its own end.
+    fn end(&mut self, items: &mut Vec<Item>) {
+        if self.finish.is_none() && !self.has_choice {
+            return self.fail(cut(self.has_begun()), items);
         }
+        self.is_over = true;
+        let calls = self.calls.take();
+        let stop = stop_of(self.finish.as_deref(), !calls.is_empty(), self.has_refusal);
+        items.extend(calls.into_iter().map(|call| Ok(Delta::Call(call))));
+        items.push(Ok(Delta::Stop { stop, raw: take(&mut self.finish) }));
     }
 
-    /// Gives out the end of the reply, if it has one.
-    fn end(&mut self) {
-        if self.closed {
-            return;
-        }
-        // Without its own word for the end, and without [DONE], a stream was cut, however politely.
-        if self.finish.is_none() && !self.done {
-            self.fail(Abort::CutStream, "the provider's stream ended before its end");
-            return;
-        }
-        let stop = self.stop();
-        for call in std::mem::take(&mut self.calls) {
-            let provider_id = (!call.id.is_empty()).then_some(call.id);
-            self.out.push(Ok(Delta::Call(ReplyCall { provider_id, tool: call.name, args_raw: call.args })));
-        }
-        self.close_usage();
-        self.out.push(Ok(Delta::Stop { stop, raw: self.finish.clone() }));
-        self.closed = true;
+    fn refuse(&mut self, error: &Value, begun: bool, items: &mut Vec<Item>) {
+        self.fail(fail::from_stream(error, begun), items);
     }
 
-    fn close_usage(&mut self) {
-        if let Some(usage) = self.usage {
-            self.out.push(Ok(Delta::Usage(usage)));
-        }
-        if let Some(cost) = self.stated_cost {
-            self.out.push(Ok(Delta::StatedCost(cost)));
-        }
-    }
-
-    fn stop(&self) -> Stop {
-        let asked = !self.calls.is_empty();
-        let natural = if asked { Stop::ToolCalls } else { Stop::EndTurn };
-        if self.refused {
-            return Stop::Refusal;
-        }
-        match self.finish.as_deref() {
-            None | Some("stop" | "end_turn" | "eos" | "stop_sequence" | "eos_token") => natural,
-            Some("tool_calls" | "function_call" | "tool_use") => Stop::ToolCalls,
-            Some("length" | "max_tokens" | "model_length") => Stop::Length,
-            Some("content_filter" | "refusal" | "safety") => Stop::Refusal,
-            Some(_) => Stop::Error,
-        }
-    }
-
-    fn count(&mut self, bytes: usize) {
-        self.reply_bytes += bytes;
-        if self.reply_bytes > REPLY_BYTES_MAX {
-            self.too_long();
-        }
-    }
-
-    fn too_long(&mut self) {
-        self.fail(Abort::Malformed, "the provider's answer is too long to be read");
-    }
-
-    fn fail(&mut self, kind: Abort, message: &str) {
-        if self.closed {
-            return;
-        }
-        self.close_usage();
-        self.out.push(Err(Error {
-            kind,
-            message: message.to_owned(),
-            code: None,
-            http_status: None,
-            retryable: kind == Abort::CutStream,
-            retry_after_ms: None,
-            reply_begun: self.responded || self.reply_bytes > 0,
-        }));
-        self.closed = true;
+    /// Ends the answer with an error. What was begun of calls goes out first: the error voids it, but it was made, and an
+    /// estimate of what is charged must count it.
+    fn fail(&mut self, error: Error, items: &mut Vec<Item>) {
+        self.is_over = true;
+        items.extend(self.calls.take().into_iter().map(|call| Ok(Delta::Call(call))));
+        items.push(Err(Error { reply_begun: error.reply_begun || self.has_begun(), ..error }));
     }
 }
 
-/// Reads usage so that input includes what was cached and output includes what was reasoned.
-fn read_usage(usage: &Value) -> Option<Usage> {
-    let count = |name: &str| usage.get(name).and_then(Value::as_i64);
-    let part = |of: &str, name: &str| usage.get(of).and_then(|parts| parts.get(name)).and_then(Value::as_i64);
-    let (input, output) = (count("prompt_tokens")?, count("completion_tokens").unwrap_or(0));
-    let reasoning = part("completion_tokens_details", "reasoning_tokens").or_else(|| count("reasoning_tokens")).unwrap_or(0);
-    // xAI's completion leaves the reasoning out; its total tells.
-    let beside = reasoning > 0 && count("total_tokens") == Some(input.saturating_add(output).saturating_add(reasoning));
-    Some(Usage {
-        input_tokens: input,
-        output_tokens: if beside { output.saturating_add(reasoning) } else { output },
-        cache_read_tokens: part("prompt_tokens_details", "cached_tokens").or_else(|| count("prompt_cache_hit_tokens")).unwrap_or(0),
-        cache_write_tokens: part("prompt_tokens_details", "cache_write_tokens").unwrap_or(0),
-        reasoning_tokens: reasoning,
-    })
+/// Returns the error of a connection that was lost before the answer's end.
+pub fn cut(reply_begun: bool) -> Error {
+    let message = if reply_begun { "the provider's answer was cut off before its end" } else { "the provider's answer was empty" };
+    Error {
+        kind: Abort::CutStream,
+        message: message.to_owned(),
+        code: None,
+        http_status: Some(200),
+        retryable: true,
+        retry_after_ms: None,
+        reply_begun,
+    }
 }
 
-/// Reads what the provider says that it charged, in nano-USD. It is told, not used: Wren charges by its price book.
-fn read_cost(usage: &Value) -> Option<i64> {
-    let cost = usage.get("cost")?;
-    let usd = cost.as_f64().or_else(|| cost.get("total_cost").and_then(Value::as_f64))?;
-    #[expect(clippy::cast_possible_truncation, reason = "bounded just before")]
-    (0.0..1e6).contains(&usd).then(|| (usd * 1e9).round() as i64)
+fn malformed(what: &str) -> Error {
+    Error {
+        kind: Abort::Malformed,
+        message: format!("the provider's answer could not be read: {what}"),
+        code: None,
+        http_status: Some(200),
+        retryable: false,
+        retry_after_ms: None,
+        reply_begun: false,
+    }
+}
+
+fn is_done(event: &Event) -> bool {
+    event.data.trim_ascii() == b"[DONE]"
+}
+
+fn entries(part: &Value) -> impl Iterator<Item = &Value> {
+    part.get("tool_calls").and_then(Value::as_array).into_iter().flatten()
+}
+
+fn first_choice(chunk: &Value) -> Option<&Value> {
+    let choices = chunk.get("choices")?.as_array()?;
+    choices.iter().find(|choice| choice.get("index").and_then(Value::as_i64).unwrap_or(0) == 0)
+}
+
+/// Returns the part of a chunk that says that it is an error.
+fn is_error(chunk: &Value) -> Option<&Value> {
+    let has_error = chunk.get("error").is_some_and(|error| error.is_object() || error.as_str().is_some_and(|text| !text.is_empty()));
+    let is_error = chunk.get("object").and_then(Value::as_str) == Some("error")
+        || (chunk.get("choices").is_none() && chunk.get("detail").is_some_and(|detail| !detail.is_null()));
+    (has_error || is_error).then_some(chunk)
+}
+
+/// Maps a provider's word for its stop. A turn with calls wants them run, whatever harmless word stands beside.
+fn stop_of(word: Option<&str>, has_calls: bool, has_refusal: bool) -> Stop {
+    match word {
+        Some("length" | "max_tokens" | "model_length") => Stop::Length,
+        Some("content_filter" | "safety" | "refusal") => Stop::Refusal,
+        _ if has_refusal => Stop::Refusal,
+        Some("tool_calls" | "function_call" | "tool_use") => Stop::ToolCalls,
+        None | Some("stop" | "eos" | "eos_token" | "end_turn" | "stop_sequence") if has_calls => Stop::ToolCalls,
+        None | Some("stop" | "eos" | "eos_token" | "end_turn" | "stop_sequence") => Stop::EndTurn,
+        Some(_) => Stop::Error,
+    }
 }
