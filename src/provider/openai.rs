@@ -174,11 +174,13 @@ impl Sending {
 impl Inner {
     /// Sends the request and waits for a good answer to begin.
     async fn open(&self, request: &Request) -> Result<reqwest::Response, Error> {
-        let body = serde_json::to_vec(&encode(request, self.limit_name)).map_err(|error| failure(Abort::InvalidRequest, error.to_string(), false))?;
+        let body = serde_json::to_vec(&encode(request, self.limit_name))
+            .map_err(|error| failure(Abort::InvalidRequest, error.to_string(), false))?;
         let mut builder = self.client.post(format!("{}/chat/completions", self.base_url)).header(CONTENT_TYPE, "application/json");
         if let Some(key) = &self.key {
             let header = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret()));
-            let mut header = header.map_err(|_| failure(Abort::Auth, format!("{} has characters that no header may have", self.key_variable), false))?;
+            let mut header =
+                header.map_err(|_| failure(Abort::Auth, format!("{} has characters that no header may have", self.key_variable), false))?;
             header.set_sensitive(true);
             builder = builder.header(AUTHORIZATION, header);
         }
@@ -203,7 +205,11 @@ impl Inner {
     async fn refused(&self, mut response: reqwest::Response, request: &Request) -> Error {
         let status = response.status();
         if status.is_redirection() {
-            return failure(Abort::InvalidRequest, format!("{} answered with a redirect, which is not followed; set the base URL to where it leads", self.base_url), false);
+            return failure(
+                Abort::InvalidRequest,
+                format!("{} answered with a redirect, which is not followed; set the base URL to where it leads", self.base_url),
+                false,
+            );
         }
         let headers = response.headers().clone();
         let mut body = Vec::new();

@@ -4,8 +4,8 @@
 use serde_json::Value;
 
 use super::error::in_stream;
-use crate::kernel::{ReplyCall, Stop, Usage};
 use crate::kernel::event::Abort;
+use crate::kernel::{ReplyCall, Stop, Usage};
 use crate::provider::sse::{SseReader, TooLong};
 use crate::provider::{Delta, Error};
 
@@ -274,7 +274,8 @@ impl Decoder {
             let call = &self.calls[*known];
             id.is_empty() || call.id.is_empty() || call.id == id
         });
-        let known = if index.is_none() && known.is_none() && id.is_empty() && name.is_empty() { self.calls.len().checked_sub(1) } else { known };
+        let known =
+            if index.is_none() && known.is_none() && id.is_empty() && name.is_empty() { self.calls.len().checked_sub(1) } else { known };
         let _ = position;
         match known {
             Some(known) => {

@@ -47,7 +47,8 @@ pub fn of_response(status: u16, header: &dyn Fn(&str) -> Option<String>, body: &
 /// Reads an error object in the middle of a stream.
 pub fn in_stream(error: &Value) -> Error {
     let said = Said::of(error);
-    let status = error.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok()).filter(|code| (400..600).contains(code));
+    let status =
+        error.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok()).filter(|code| (400..600).contains(code));
     let (kind, retryable) = match status {
         Some(status) => kind_of(status, &said),
         None => match said.code.as_deref() {
@@ -145,12 +146,20 @@ fn retry_after_ms(header: &dyn Fn(&str) -> Option<String>) -> Option<u64> {
         // A date in the past asks for nothing.
         date.duration_since(SystemTime::now()).ok().map(|wait| wait.as_secs_f64() * 1000.0)
     });
-    let asked = [ms, after].into_iter().flatten().filter(|ms| ms.is_finite() && *ms >= 0.0).fold(None, |most: Option<f64>, ms| Some(most.map_or(ms, |most| most.max(ms))));
+    let asked = [ms, after]
+        .into_iter()
+        .flatten()
+        .filter(|ms| ms.is_finite() && *ms >= 0.0)
+        .fold(None, |most: Option<f64>, ms| Some(most.map_or(ms, |most| most.max(ms))));
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, and clamped just before")]
     asked.map(|ms| ms.ceil().min(RETRY_AFTER_MS_MAX as f64) as u64)
 }
 
 fn bounded(text: &str) -> String {
     let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if flat.chars().count() <= MESSAGE_CHARS_MAX { flat } else { format!("{}…", flat.chars().take(MESSAGE_CHARS_MAX).collect::<String>()) }
+    if flat.chars().count() <= MESSAGE_CHARS_MAX {
+        flat
+    } else {
+        format!("{}…", flat.chars().take(MESSAGE_CHARS_MAX).collect::<String>())
+    }
 }
