@@ -1,107 +1,115 @@
-//! The connection to a daemon.
+//! The connection to a daemon: unix socket or TCP, the token, and the generated clients over it.
 
-use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
-use tonic::metadata::MetadataValue;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
+use super::address::Address;
 use super::error::Error;
+use super::exit;
 use crate::wire::v1::run_service_client::RunServiceClient;
 use crate::wire::v1::system_service_client::SystemServiceClient;
 use crate::wire::v1::workflow_service_client::WorkflowServiceClient;
 
-/// Bytes of one answer at most.
-const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection that died without a word (a laptop asleep, a lost network) is noticed after two of these.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// A trace of a large tree is one answer.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-type Channelled = InterceptedService<Channel, Bearer>;
+/// A channel that shows the token.
+pub type Line = InterceptedService<Channel, Bearer>;
 
-/// A connected daemon.
+/// Adds the bearer token to every request.
 #[derive(Clone)]
-pub struct Client {
-    channel: Channelled,
-}
-
-/// Puts the bearer token on every request.
-#[derive(Clone)]
-pub struct Bearer(Option<MetadataValue<tonic::metadata::Ascii>>);
+pub struct Bearer(Option<MetadataValue<Ascii>>);
 
 impl Interceptor for Bearer {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(token) = &self.0 {
-            request.metadata_mut().insert("authorization", token.clone());
+        if let Some(value) = &self.0 {
+            request.metadata_mut().insert("authorization", value.clone());
         }
         Ok(request)
     }
+}
+
+/// The clients of one daemon.
+#[derive(Clone)]
+pub struct Client {
+    /// Where the daemon is, for messages.
+    pub address: Address,
+    /// Runs.
+    pub runs: RunServiceClient<Line>,
+    /// Workflows.
+    pub workflows: WorkflowServiceClient<Line>,
+    /// The daemon itself.
+    pub system: SystemServiceClient<Line>,
 }
 
 impl Client {
     /// Connects.
     ///
     /// # Errors
-    /// The address, what is wrong, and what to do.
-    pub async fn connect(address: &str, token_file: Option<&Path>) -> Result<Self, Error> {
-        let unreachable = |why: String| {
-            Error::new(format!(
-                "error: no daemon at {address}: {why}\nhint: start one with `wrend`, name another with --address, or use --local"
-            ))
+    /// Nobody answers there, or the token cannot be sent.
+    pub async fn connect(address: Address, token: Option<&str>) -> Result<Self, Error> {
+        let bearer = match token.map(str::trim).filter(|token| !token.is_empty()) {
+            None => None,
+            Some(token) => {
+                let mut value: MetadataValue<Ascii> = format!("Bearer {token}").parse().map_err(|_| {
+                    Error::new(exit::AUTH, "the token holds characters that cannot be sent; it must be plain ASCII on one line")
+                })?;
+                value.set_sensitive(true);
+                Some(value)
+            }
         };
-        let channel = if let Some(path) = address.strip_prefix("unix:") {
-            let path = PathBuf::from(path);
-            let connector = tower::service_fn(move |_| {
-                let path = path.clone();
-                async move { UnixStream::connect(path).await.map(TokioIo::new) }
-            });
-            Endpoint::from_static("http://localhost").connect_with_connector(connector).await
-        } else if let Some(host) = address.strip_prefix("tcp:") {
-            let endpoint = Endpoint::from_shared(format!("http://{host}"))
-                .map_err(|error| Error::usage(format!("error: address {address:?}: {error}")))?;
-            endpoint.connect().await
-        } else {
-            return Err(Error::usage(format!("error: address {address:?} must be unix:PATH or tcp:HOST:PORT")));
-        };
-        let channel = channel.map_err(|error| unreachable(root_cause(&error)))?;
-        Ok(Self { channel: InterceptedService::new(channel, Bearer(token(token_file)?)) })
+        let channel = channel(&address).await?;
+        let line = InterceptedService::new(channel, Bearer(bearer));
+        Ok(Self {
+            runs: RunServiceClient::new(line.clone()).max_decoding_message_size(ANSWER_BYTES_MAX),
+            workflows: WorkflowServiceClient::new(line.clone()).max_decoding_message_size(ANSWER_BYTES_MAX),
+            system: SystemServiceClient::new(line).max_decoding_message_size(ANSWER_BYTES_MAX),
+            address,
+        })
     }
 
-    /// The run service.
-    pub fn runs(&self) -> RunServiceClient<Channelled> {
-        RunServiceClient::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
-    }
-
-    /// The workflow service.
-    pub fn workflows(&self) -> WorkflowServiceClient<Channelled> {
-        WorkflowServiceClient::new(self.channel.clone())
-    }
-
-    /// The system service.
-    pub fn system(&self) -> SystemServiceClient<Channelled> {
-        SystemServiceClient::new(self.channel.clone())
+    /// Returns an error of this daemon.
+    pub fn error(&self, status: &Status) -> Error {
+        Error::status(&self.address, status)
     }
 }
 
-fn token(file: Option<&Path>) -> Result<Option<MetadataValue<tonic::metadata::Ascii>>, Error> {
-    let text = match (file, std::env::var("WREN_TOKEN")) {
-        (Some(file), _) => {
-            std::fs::read_to_string(file).map_err(|error| Error::new(format!("error: token file {}: {error}", file.display())))?
+async fn channel(address: &Address) -> Result<Channel, Error> {
+    let unreachable = |error: tonic::transport::Error| Error::unreachable(address, &deepest(&error));
+    match address {
+        Address::Tcp(host_port) => {
+            let endpoint = Endpoint::from_shared(format!("http://{host_port}")).map_err(unreachable)?;
+            configured(endpoint).connect().await.map_err(unreachable)
         }
-        (None, Ok(token)) => token,
-        (None, Err(_)) => return Ok(None),
-    };
-    let mut value: MetadataValue<_> =
-        format!("Bearer {}", text.trim()).parse().map_err(|_| Error::new("error: the token has characters that no header may have"))?;
-    value.set_sensitive(true);
-    Ok(Some(value))
+        Address::Unix(path) => {
+            let path = path.clone();
+            let connector = tower::service_fn(move |_: http::Uri| {
+                let path = path.clone();
+                async move { tokio::net::UnixStream::connect(path).await.map(TokioIo::new) }
+            });
+            // The host is not looked up: the connector goes to the socket.
+            configured(Endpoint::from_static("http://localhost")).connect_with_connector(connector).await.map_err(unreachable)
+        }
+    }
 }
 
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(next) = cause.source() {
-        cause = next;
+fn configured(endpoint: Endpoint) -> Endpoint {
+    endpoint.connect_timeout(CONNECT_TIMEOUT).http2_keep_alive_interval(KEEP_ALIVE).keep_alive_timeout(KEEP_ALIVE)
+}
+
+fn deepest(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
     }
-    cause.to_string()
+    error.to_string()
 }

@@ -1,102 +1,177 @@
-//! Errors as people read them: what went wrong, and what to type next.
+//! Errors as people read them: what happened, and the next command. Statuses of the daemon become these here.
+
+use std::io;
 
 use prost::Message;
 use tonic::{Code, Status};
+use tonic_types::{ErrorInfo, StatusExt, pb};
 
+use super::address::Address;
 use super::exit;
 use crate::wire::v1;
 
-/// Why a command did not do what was asked.
+/// Why a command did not do what it should.
 #[derive(Debug)]
-pub struct Error {
-    /// What is printed, without a newline at its end.
-    pub message: String,
+pub enum Error {
+    /// To be said to the user.
+    Said(Box<Said>),
+    /// Nobody reads stdout any more, as with `| head`. Nothing is to be said.
+    BrokenPipe,
+    /// The user left.
+    Interrupted,
+}
+
+/// An error with all that is said about it.
+#[derive(Debug, Default)]
+pub struct Said {
     /// The exit code.
     pub code: u8,
+    /// What is wrong, as a fragment.
+    pub message: String,
+    /// What is wrong with a document, with places. If any are there, they stand for the message.
+    pub diagnostics: Vec<v1::Diagnostic>,
+    /// How many diagnostics the daemon found; more than are here if they did not fit.
+    pub diagnostic_count: usize,
+    /// What to do next.
+    pub hints: Vec<String>,
 }
 
 impl Error {
-    /// An error with the general code.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), code: exit::ERROR }
+    /// Makes an error with an exit code.
+    pub fn new(code: u8, message: impl Into<String>) -> Self {
+        Self::Said(Box::new(Said { code, message: message.into(), ..Said::default() }))
     }
 
-    /// Wrong usage.
+    /// Makes an error of the command line's use.
     pub fn usage(message: impl Into<String>) -> Self {
-        Self { message: message.into(), code: exit::USAGE }
+        Self::new(exit::USAGE, message)
+    }
+
+    /// Makes an error that should not happen.
+    pub fn internal(error: &dyn std::fmt::Display) -> Self {
+        Self::new(exit::ERROR, format!("a fault of wrenctl itself: {error}"))
+    }
+
+    /// Adds what to do next.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        if let Self::Said(said) = &mut self {
+            said.hints.push(hint.into());
+        }
+        self
+    }
+
+    /// Makes an error of documents with faults.
+    pub fn invalid(diagnostics: Vec<v1::Diagnostic>) -> Self {
+        let diagnostic_count = diagnostics.len();
+        let message = "the workflow or its inputs are not valid".to_owned();
+        Self::Said(Box::new(Said { code: exit::INVALID, message, diagnostics, diagnostic_count, hints: Vec::new() }))
+    }
+
+    /// Makes the error of a daemon that does not answer.
+    pub fn unreachable(address: &Address, why: &str) -> Self {
+        Self::new(exit::ERROR, format!("no daemon answers at {address}: {why}"))
+            .hint("start one with `wrend`, point at another with --address, or work without one: add --local")
+    }
+
+    /// Reads a status of the daemon at `address`.
+    pub fn status(address: &Address, status: &Status) -> Self {
+        let info = status.get_details_error_info();
+        if info.is_none() && is_dropped(status) {
+            return Self::unreachable(address, &cause(status));
+        }
+        let info = info.unwrap_or_else(|| ErrorInfo::new("", "", std::collections::HashMap::new()));
+        let diagnostics = diagnostics(status);
+        let told = info.metadata.get("diagnostic_count").and_then(|count| count.parse().ok()).unwrap_or(0);
+        let message =
+            if status.message().is_empty() { format!("the daemon answered {:?}", status.code()) } else { status.message().into() };
+        let has_command = message.contains("`wrenctl ");
+        let hints = if has_command { None } else { next_step(&info) };
+        Self::Said(Box::new(Said {
+            code: code(status.code(), &info.reason),
+            message,
+            diagnostic_count: diagnostics.len().max(told),
+            diagnostics,
+            hints: hints.into_iter().collect(),
+        }))
+    }
+
+    /// Returns the exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Said(said) => said.code,
+            Self::BrokenPipe => exit::OK,
+            Self::Interrupted => exit::INTERRUPTED,
+        }
     }
 }
 
-impl From<Status> for Error {
-    fn from(status: Status) -> Self {
-        let (reason, diagnostics) = details(&status);
-        if !diagnostics.is_empty() {
-            let faults: Vec<String> = diagnostics.iter().map(render).collect();
-            return Self { message: faults.join("\n").trim_end().to_owned(), code: exit::INVALID };
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::BrokenPipe;
         }
-        let code = match (status.code(), reason.as_str()) {
-            (_, "WORKFLOW_INVALID" | "INPUTS_INVALID") => exit::INVALID,
-            (Code::Unauthenticated | Code::PermissionDenied, _) => exit::DENIED,
-            _ => exit::ERROR,
-        };
-        let hint = match reason.as_str() {
-            "RUN_NOT_SUSPENDED" => "\nhint: `wrenctl get RUN` shows how it stands",
-            "LIMIT_STILL_EXCEEDED" => "\nhint: raise the limit, such as with `wrenctl resume RUN --budget …` or `--max-turns …`",
-            "RUN_ENDED" => "\nhint: `wrenctl result RUN` prints what it came to",
-            _ => "",
-        };
-        Self { message: format!("error: {}{hint}", status.message()), code }
+        Self::new(exit::ERROR, format!("the output cannot be written: {error}"))
     }
 }
 
-/// Reads the details of a status: the reason, and the faults of a workflow.
-fn details(status: &Status) -> (String, Vec<v1::Diagnostic>) {
-    let mut reason = String::new();
-    let mut diagnostics = Vec::new();
-    let Ok(rich) = tonic_types::pb::Status::decode(status.details()) else { return (reason, diagnostics) };
-    for any in rich.details {
-        if any.type_url.ends_with("google.rpc.ErrorInfo") {
-            if let Ok(info) = tonic_types::pb::ErrorInfo::decode(&*any.value) {
-                reason = info.reason;
-            }
-        } else if any.type_url.ends_with("wren.v1.DiagnosticList")
-            && let Ok(list) = v1::DiagnosticList::decode(&*any.value)
-        {
-            diagnostics = list.diagnostics;
-        }
-    }
-    (reason, diagnostics)
+/// Returns whether the connection, rather than the daemon, is to blame, so that a watched run may be taken up again.
+pub fn is_dropped(status: &Status) -> bool {
+    let by_transport = matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled);
+    by_transport && status.get_details_error_info().is_none_or(|_| status.code() == Code::Unavailable)
 }
 
-/// Returns a fault with its place, the line of the document and a caret.
-pub fn render(fault: &v1::Diagnostic) -> String {
-    let kind = if fault.severity() == v1::Severity::Warning { "warning" } else { "error" };
-    let mut lines = vec![format!("{kind}[{}]: {}", fault.code, fault.message)];
-    if fault.line > 0 {
-        lines.push(format!("  --> {}:{}:{}", fault.path, fault.line, fault.column));
-    } else if !fault.path.is_empty() {
-        lines.push(format!("  --> {}", fault.path));
+fn cause(status: &Status) -> String {
+    let mut deepest: Option<&dyn std::error::Error> = std::error::Error::source(status);
+    let mut text = status.message().to_owned();
+    while let Some(error) = deepest {
+        text = error.to_string();
+        deepest = error.source();
     }
-    let mut notes = Vec::new();
-    if !fault.suggestion.is_empty() {
-        notes.push(format!("did you mean `{}`?", fault.suggestion));
+    text
+}
+
+fn diagnostics(status: &Status) -> Vec<v1::Diagnostic> {
+    let Ok(rich) = pb::Status::decode(status.details()) else { return Vec::new() };
+    let lists = rich.details.iter().filter(|any| any.type_url.ends_with("wren.v1.DiagnosticList"));
+    lists.filter_map(|any| v1::DiagnosticList::decode(any.value.as_slice()).ok()).flat_map(|list| list.diagnostics).collect()
+}
+
+fn code(code: Code, reason: &str) -> u8 {
+    match (reason, code) {
+        ("WORKFLOW_INVALID" | "INPUTS_INVALID", _) => exit::INVALID,
+        ("FIELD_INVALID" | "RUN_AMBIGUOUS" | "LIMIT_ABOVE_CEILING" | "FILTER_INVALID" | "PAGE_TOKEN_INVALID", _) => exit::USAGE,
+        (_, Code::Unauthenticated | Code::PermissionDenied) => exit::AUTH,
+        _ => exit::ERROR,
     }
-    if !fault.help.is_empty() {
-        notes.push(fault.help.clone());
-    }
-    let notes = notes.join("   ");
-    if fault.source_line.is_empty() {
-        if !notes.is_empty() {
-            lines.push(format!("   = {notes}"));
+}
+
+fn next_step(info: &ErrorInfo) -> Option<String> {
+    let fact = |key: &str| info.metadata.get(key).map_or("RUN", String::as_str);
+    let run = fact("run_id");
+    let step = match info.reason.as_str() {
+        "RUN_NOT_FOUND" => "`wrenctl ps --all` lists the runs that there are".to_owned(),
+        "RUN_AMBIGUOUS" => "give more of the id; `wrenctl ps --all` shows ids in full".to_owned(),
+        "RUN_NOT_ROOT" => format!("name the root of its tree: `wrenctl resume {}`", fact("root_run_id")),
+        "RUN_ENDED" => format!("see what came of it: `wrenctl get {run}`"),
+        "RUN_NOT_SUSPENDED" => format!("it goes on by itself; follow it: `wrenctl watch {run}`"),
+        "LIMIT_STILL_EXCEEDED" => {
+            format!(
+                "give a higher total: `wrenctl resume {run} --budget USD`, or --max-turns, --max-tokens, --timeout; see `wrenctl get {run}`"
+            )
         }
-    } else {
-        let gutter = fault.line.to_string();
-        let width = if fault.end_line == fault.line { (fault.end_column - fault.column).clamp(1, 120) } else { 1 };
-        let pad = " ".repeat(usize::try_from(fault.column - 1).unwrap_or(0));
-        let carets = "^".repeat(usize::try_from(width).unwrap_or(1));
-        lines.push(format!("{gutter} | {}", fault.source_line));
-        lines.push(format!("{} | {pad}{carets} {notes}", " ".repeat(gutter.len())).trim_end().to_owned());
-    }
-    lines.push(String::new());
-    lines.join("\n")
+        "LIMIT_ABOVE_CEILING" => "`wrenctl info` shows the ceilings of this daemon".to_owned(),
+        "SECRET_MISSING" => {
+            "set it in the environment of wrend and start wrend again, or try at no cost: `wrenctl run … --mock`".to_owned()
+        }
+        "JOURNAL_UNREADABLE" => format!("nothing is appended to it and no other run stops; see `wrenctl get {run}`"),
+        "QUEUE_FULL" => "see what runs: `wrenctl ps`".to_owned(),
+        "DRAINING" | "STORE_UNAVAILABLE" => "try again in some seconds".to_owned(),
+        "STORE_FULL" => "free space on the disk of the daemon's data directory, then try again".to_owned(),
+        "REQUEST_ID_REUSED" => "use another --request-id, or leave it out".to_owned(),
+        "TOKEN_MISSING" | "TOKEN_INVALID" => "name the token's file with --token-file, or set WREN_TOKEN".to_owned(),
+        "UID_REFUSED" | "PEER_UNKNOWN" => "use the daemon as the user that started it, or start your own: `wrend`".to_owned(),
+        _ => return None,
+    };
+    Some(step)
 }

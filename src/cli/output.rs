@@ -1,72 +1,118 @@
-//! Where output goes and in which form: data to stdout, talk to stderr.
+//! Where output goes and in which form: data to stdout, talk to stderr. It knows no runs.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::args::{Color, Format, Global};
+use super::Surroundings;
+use super::arguments::{Format, Global, When};
 use super::error::Error;
+use super::view::Paint;
 
-/// The two streams and how to use them.
+/// The two streams with what was asked of them.
 pub struct Output {
-    /// Form of the data.
+    stdout: Box<dyn Write + Send>,
+    stderr: Box<dyn Write + Send>,
+    /// The form of data.
     pub format: Format,
-    /// Whether talk may be coloured.
-    pub color: bool,
-    quiet: bool,
+    /// Whether talk is kept to errors.
+    pub quiet: bool,
+    /// Whether a person reads stdout, so that what a model wrote must not steer the terminal.
+    pub stdout_is_terminal: bool,
+    /// The colours of stdout.
+    pub paint: Paint,
+    /// The colours of stderr.
+    pub talk_paint: Paint,
 }
 
 impl Output {
-    /// Decides by the options, the terminal and `NO_COLOR`.
-    pub fn new(global: &Global) -> Self {
-        let color = match global.color {
-            Color::Always => true,
-            Color::Never => false,
-            Color::Auto => io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
-        };
-        Self { format: global.output, color, quiet: global.quiet }
-    }
-
-    /// Writes data as it is, with a newline at its end if it has none.
-    ///
-    /// # Errors
-    /// If stdout cannot be written; a reader that went away is no error, but ends the command.
-    pub fn data(&self, text: &str) -> Result<(), Error> {
-        let mut out = io::stdout().lock();
-        let newline = if text.ends_with('\n') || text.is_empty() { "" } else { "\n" };
-        match write!(out, "{text}{newline}").and_then(|()| out.flush()) {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Error { message: String::new(), code: 0 }),
-            Err(error) => Err(Error::new(format!("error: stdout: {error}"))),
+    /// Takes the streams out of the surroundings.
+    pub fn new(surroundings: &mut Surroundings, global: &Global) -> Self {
+        let stderr_is_terminal = (surroundings.terminal)().is_some();
+        let variable = &surroundings.variable;
+        let colored = |is_terminal: bool| Paint::new(wants_color(global.color, is_terminal, variable.as_ref()));
+        Self {
+            paint: colored(surroundings.stdout_is_terminal),
+            talk_paint: colored(stderr_is_terminal),
+            stdout_is_terminal: surroundings.stdout_is_terminal,
+            stdout: std::mem::replace(&mut surroundings.stdout, Box::new(io::sink())),
+            stderr: std::mem::replace(&mut surroundings.stderr, Box::new(io::sink())),
+            format: global.format,
+            quiet: global.quiet,
         }
     }
 
-    /// Writes a document in the form asked for; `table` and `name` are made by the caller.
+    /// Writes text to stdout, with a line end if it has none.
     ///
     /// # Errors
-    /// As [`Output::data`].
-    pub fn document(&self, value: &impl Serialize, table: impl FnOnce() -> String, name: impl FnOnce() -> String) -> Result<(), Error> {
-        let broken = |error: String| Error::new(format!("error: the answer cannot be written: {error}"));
+    /// Stdout cannot be written.
+    pub fn data(&mut self, text: &str) -> Result<(), Error> {
+        self.stdout.write_all(text.as_bytes())?;
+        if !text.is_empty() && !text.ends_with('\n') {
+            self.stdout.write_all(b"\n")?;
+        }
+        Ok(self.stdout.flush()?)
+    }
+
+    /// Writes a document to stdout in the asked form, or what `human` and `names` make of it.
+    ///
+    /// # Errors
+    /// Stdout cannot be written.
+    pub fn document<T: Serialize>(&mut self, value: &T, human: impl FnOnce(Paint) -> String, names: &[String]) -> Result<(), Error> {
         let text = match self.format {
-            Format::Table => table(),
-            Format::Name => name(),
-            Format::Json => serde_json::to_string_pretty(value).map_err(|error| broken(error.to_string()))?,
-            Format::Jsonl => serde_json::to_string(value).map_err(|error| broken(error.to_string()))?,
-            Format::Yaml => serde_yaml::to_string(value).map_err(|error| broken(error.to_string()))?,
+            Format::Table => human(self.paint),
+            Format::Json => json_pretty(value)?,
+            Format::Jsonl => json_line(value)?,
+            Format::Yaml => serde_yaml::to_string(value).map_err(|error| Error::internal(&error))?,
+            Format::Name => names.iter().map(|name| format!("{name}\n")).collect(),
         };
         self.data(&text)
     }
 
-    /// Says something to the person.
-    pub fn talk(&self, text: &str) {
-        if !self.quiet && !text.is_empty() {
-            self.say(text);
+    /// Says something on stderr unless told to be quiet. A stderr that cannot be written stops nothing.
+    pub fn talk(&mut self, text: &str) {
+        if !self.quiet {
+            self.insist(text);
         }
     }
 
-    /// Says something that must be said even if quiet was asked for.
-    pub fn say(&self, text: &str) {
-        // Nobody is left to be told that stderr is gone.
-        let _ = writeln!(io::stderr().lock(), "{}", text.trim_end_matches('\n'));
+    /// Says something on stderr in any case.
+    pub fn insist(&mut self, text: &str) {
+        let end = if text.ends_with('\n') { "" } else { "\n" };
+        let _closed = write!(self.stderr, "{text}{end}").and_then(|()| self.stderr.flush());
+    }
+
+    /// Writes to stderr as it is, for what moves the cursor.
+    pub fn draw(&mut self, text: &str) {
+        let _closed = self.stderr.write_all(text.as_bytes()).and_then(|()| self.stderr.flush());
+    }
+}
+
+/// Returns one line of JSON.
+///
+/// # Errors
+/// The value cannot be written as JSON, which is a fault of this program.
+pub fn json_line<T: Serialize>(value: &T) -> Result<String, Error> {
+    serde_json::to_string(value).map_err(|error| Error::internal(&error))
+}
+
+/// Returns indented JSON.
+///
+/// # Errors
+/// As [`json_line`].
+pub fn json_pretty<T: Serialize>(value: &T) -> Result<String, Error> {
+    serde_json::to_string_pretty(value).map_err(|error| Error::internal(&error))
+}
+
+fn wants_color(when: When, is_terminal: bool, variable: &dyn Fn(&str) -> Option<String>) -> bool {
+    match when {
+        When::Always => true,
+        When::Never => false,
+        When::Auto if variable("NO_COLOR").is_some() => false,
+        When::Auto if variable("CLICOLOR_FORCE").is_some_and(|value| value != "0") => true,
+        When::Auto => {
+            let dumb = variable("TERM").is_some_and(|term| term == "dumb");
+            is_terminal && !dumb && variable("CLICOLOR").is_none_or(|value| value != "0")
+        }
     }
 }
