@@ -165,7 +165,7 @@ impl Exporter {
             dropped_attributes_count: 0,
             events,
             links,
-            status: span.error.map_or(Status::Unset, |error| Status::error(error)),
+            status: span.error.map_or(Status::Unset, Status::error),
             instrumentation_scope: InstrumentationScope::builder(SCOPE_NAME).with_version(env!("CARGO_PKG_VERSION")).build(),
         })
     }

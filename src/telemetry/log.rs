@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::kernel::event::Event;
+use crate::kernel::event::{Event, TurnEnded};
 use crate::kernel::ledger::{Reservation, Totals};
 use crate::kernel::{CallId, Recorded, RunId};
 
@@ -41,20 +41,7 @@ impl EventLog {
             }
             Event::TurnEnded(turn) => {
                 memory.open = Reservation::default();
-                tracing::info!(
-                    run_id,
-                    root_id,
-                    trace_id,
-                    seq,
-                    turn = turn.turn,
-                    input_tokens = turn.usage.input_tokens,
-                    output_tokens = turn.usage.output_tokens,
-                    total_tokens = turn.usage.total_tokens(),
-                    cost_usd_nanos = turn.cost_usd_nanos,
-                    run_cost_usd_nanos = memory.totals.cost_usd_nanos,
-                    stop = turn.stop.name(),
-                    "{kind}"
-                );
+                log_turn(turn, (run_id, root_id, trace_id), seq, memory.totals.cost_usd_nanos);
             }
             Event::TurnAborted(turn) => {
                 memory.open = Reservation::default();
@@ -86,7 +73,8 @@ impl EventLog {
             }
             Event::RunEnded(ended) => {
                 let (outcome, turns, cost_usd_nanos) = (ended.outcome.name(), memory.totals.turns, memory.totals.cost_usd_nanos);
-                tracing::info!(run_id, root_id, trace_id, seq, outcome, reason = ended.reason, turns, cost_usd_nanos, "{kind}");
+                let reason = &ended.reason;
+                tracing::info!(run_id, root_id, trace_id, seq, outcome, reason, turns, cost_usd_nanos, "{kind}");
                 runs.remove(&recorded.run);
             }
             Event::RunCreated(_)
@@ -100,4 +88,21 @@ impl EventLog {
             | Event::CancelRequested { .. } => tracing::info!(run_id, root_id, trace_id, seq, "{kind}"),
         }
     }
+}
+
+fn log_turn(turn: &TurnEnded, (run_id, root_id, trace_id): (&str, &str, &str), seq: u64, run_cost_usd_nanos: i64) {
+    tracing::info!(
+        run_id,
+        root_id,
+        trace_id,
+        seq,
+        turn = turn.turn,
+        input_tokens = turn.usage.input_tokens,
+        output_tokens = turn.usage.output_tokens,
+        total_tokens = turn.usage.total_tokens(),
+        cost_usd_nanos = turn.cost_usd_nanos,
+        run_cost_usd_nanos,
+        stop = turn.stop.name(),
+        "turn_ended"
+    );
 }
