@@ -164,7 +164,7 @@ pub fn path(connection: &Connection, run: &RunId) -> Result<Vec<Account>, Error>
 /// See [`crate::store::Store::find`].
 pub fn find(connection: &Connection, prefix: &str, limit: usize) -> Result<Vec<RunId>, Error> {
     // A range instead of LIKE: it uses the index, and no character of the prefix means anything.
-    let sql = "SELECT run_id FROM runs WHERE run_id>=?1 AND run_id<?1||char(1114111) ORDER BY run_id DESC LIMIT ?2";
+    let sql = "SELECT run_id FROM runs WHERE run_id>=?1 AND run_id<?1||char(1114111) ORDER BY id DESC LIMIT ?2";
     let mut statement = words(connection.prepare_cached(sql))?;
     let ids = words(statement.query_map(params![prefix, limit], |row| Ok(RunId::new(row.get::<_, String>(0)?))))?;
     words(ids.collect())
@@ -181,7 +181,7 @@ pub fn list(connection: &Connection, query: &Query) -> Result<Page, Error> {
     let before = query.cursor.map_or(i64::MAX, |cursor| i64::try_from(cursor).unwrap_or(i64::MAX));
     let mut found = words(statement.query([before]))?;
     let mut rows = Vec::new();
-    let mut last = 0;
+    let mut last = None;
     while let Some(row) = words(found.next())? {
         let body: Vec<u8> = words(row.get(1))?;
         let parsed = parse_row(&body)?;
@@ -189,9 +189,9 @@ pub fn list(connection: &Connection, query: &Query) -> Result<Page, Error> {
             continue;
         }
         if rows.len() == query.limit {
-            return Ok(Page { rows, next: u64::try_from(last).ok() });
+            return Ok(Page { rows, next: last });
         }
-        last = words(row.get::<_, i64>(0))?;
+        last = Some(words(row.get(0))?);
         rows.push(shown(connection, parsed)?);
     }
     Ok(Page { rows, next: None })

@@ -1,0 +1,1 @@
+//! What only a store in a file has.
