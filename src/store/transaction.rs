@@ -134,7 +134,9 @@ pub fn append(tables: &mut dyn Tables, fence: &Fence, batch: Batch) -> Result<Ap
     if let Some(own) = rows.first_mut() {
         own.summary = summary;
     }
-    if let Some(ended) = batch.child_ended {
+    // A parent that has ended hears nothing more: a fact after its last one would make its journal unreadable.
+    let hears = rows.get(1).is_none_or(|parent| parent.summary.state != State::Ended);
+    if let Some(ended) = batch.child_ended.filter(|_| hears) {
         tree_seq += 1;
         let parent = rows.get_mut(1).ok_or_else(|| Error::Unavailable(format!("run {} has no parent to tell of its end", fence.run)))?;
         recorded.push(tell_parent(tables, parent, ended, tree_seq, batch.time_us, &root)?);

@@ -53,6 +53,7 @@ conformance! {
     runs_are_bounded_by_every_run_above,
     a_transaction_has_one_order,
     a_parent_hears_of_its_childs_end,
+    a_parent_that_has_ended_hears_nothing_more,
     a_cancel_marks_the_subtree_alone,
     a_marked_run_starts_nothing,
     a_child_never_slips_through_a_cancel,

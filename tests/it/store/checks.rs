@@ -357,6 +357,18 @@ pub async fn a_parent_hears_of_its_childs_end(store: Shared) {
     root.add(vec![call_ended("c1")]).await.unwrap();
 }
 
+pub async fn a_parent_that_has_ended_hears_nothing_more(store: Shared) {
+    let mut root = Pen::of_new(&*store, "r1", LIMITS).await;
+    root.spawn("c1", "k1", LIMITS).await.unwrap();
+    root.add(vec![ended(Outcome::Failed)]).await.unwrap();
+    let before = root.row().await.summary;
+    let end = Batch { child_ended: Some(child_ended("c1", "k1", Outcome::Completed)), ..batch(vec![ended(Outcome::Completed)]) };
+    let added = Pen::of(&*store, "k1").await.write(end).await.unwrap();
+    assert_eq!(added.recorded.iter().map(|recorded| recorded.event.kind()).collect::<Vec<_>>(), ["run_ended"]);
+    assert_eq!(root.row().await.summary, before);
+    assert_eq!(store.get(&id("k1")).await.unwrap().summary.state, State::Ended);
+}
+
 pub async fn a_cancel_marks_the_subtree_alone(store: Shared) {
     let mut root = Pen::of_new(&*store, "r1", LIMITS).await;
     root.spawn("c1", "k1", LIMITS).await.unwrap();
