@@ -212,7 +212,7 @@ async fn a_torn_log_loses_its_torn_end_and_nothing_before_it() {
     }
     let whole = events(&*store, &id("r1")).await;
     let bytes = std::fs::read(&log).unwrap();
-    for cut in (marks[0].0..=bytes.len()).step_by(97) {
+    for cut in (marks[0].0..=bytes.len()).step_by(211) {
         let after = tempfile::tempdir().unwrap();
         crash_image(dir.path(), after.path(), &bytes[..cut]);
         let reopened = sqlite_in(after.path());
