@@ -3,10 +3,15 @@
 //! An adapter is a pure encoder and a pure decoder around the one [`Provider::send`]. It keeps no state between calls,
 //! knows no run, and never retries: who may be asked again, and when, is data in [`Error`], and the driver decides.
 
+mod decimal;
+pub mod fail;
+pub mod http;
+pub mod openai;
 pub mod price;
 pub mod registry;
 pub mod retry;
 pub mod scripted;
+pub mod sse;
 pub mod tokens;
 
 use std::pin::Pin;
@@ -150,28 +155,5 @@ impl ReplyBuilder {
             response_model: self.response_model,
             stated_cost_usd_nanos: self.stated_cost_usd_nanos,
         })
-    }
-}
-
-/// Returns the error that an HTTP status stands for, in every wire family.
-pub fn error_of_status(status: u16, message: &str, retry_after_ms: Option<u64>) -> Error {
-    let (kind, retryable) = match status {
-        401 | 403 => (Abort::Auth, false),
-        408 => (Abort::NoAnswer, true),
-        409 => (Abort::Provider, true),
-        429 => (Abort::RateLimited, true),
-        503 | 529 => (Abort::Overloaded, true),
-        500..=599 => (Abort::Provider, true),
-        _ => (Abort::InvalidRequest, false),
-    };
-    let said = if message.is_empty() { String::new() } else { format!(": {message}") };
-    Error {
-        kind,
-        message: format!("the provider answered {status}{said}"),
-        code: None,
-        http_status: Some(status),
-        retryable,
-        retry_after_ms,
-        reply_begun: false,
     }
 }

@@ -1,10 +1,74 @@
-//! The providers that a daemon knows, by name.
+//! The providers that a daemon knows, by name: `scripted` always, `openai` from the environment, more from the config.
+//! It reads key files, and the environment through what it is handed; it sends nothing.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use secrecy::SecretString;
+use serde::Deserialize;
+
 use super::Provider;
+use super::http::{self, Timeouts};
+use super::openai::OpenAi;
 use super::scripted::ScriptedProvider;
+
+/// The name of the provider that plays scripts.
+const SCRIPTED: &str = "scripted";
+/// The name of the provider that is there without configuration.
+const OPENAI: &str = "openai";
+/// Where `openai` is, unless told otherwise.
+const OPENAI_BASE_URL: &str = "https://api.openai.com/v1";
+/// The largest key file, in bytes: a larger file is the wrong one.
+const KEY_BYTES_MAX: u64 = 16 * 1024;
+
+/// The `providers` part of the daemon's config: endpoints by name.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct Config {
+    /// What is known under each name. `openai` can be set here too; what it leaves out comes from the environment.
+    pub endpoints: BTreeMap<String, EndpointConfig>,
+}
+
+/// One endpoint in the config. Keys never stand in it, only where they are.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EndpointConfig {
+    /// What it speaks.
+    pub kind: Kind,
+    /// The URL before the family's own paths: `http://127.0.0.1:8000/v1`.
+    pub base_url: Option<String>,
+    /// The environment variable that holds the key.
+    pub key_env: Option<String>,
+    /// The file that holds the key; readable by its owner alone.
+    pub key_file: Option<PathBuf>,
+    /// Until there is a connection, in milliseconds.
+    pub connect_timeout_ms: Option<u64>,
+    /// Until the first byte of an answer, in milliseconds.
+    pub first_byte_timeout_ms: Option<u64>,
+    /// Between two pieces of an answer, in milliseconds.
+    pub idle_timeout_ms: Option<u64>,
+}
+
+/// A wire family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Chat Completions.
+    #[default]
+    Openai,
+}
+
+/// Why a provider cannot be set up.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {why}")]
+pub struct Error {
+    /// The place: a path in the config, or an environment variable.
+    pub place: String,
+    /// What is wrong, and what to do.
+    pub why: String,
+}
 
 /// The providers that a daemon knows, by name.
 #[derive(Clone)]
@@ -16,7 +80,34 @@ impl Providers {
     /// Returns the scripted provider alone.
     pub fn scripted_only() -> Self {
         let scripted: Arc<dyn Provider> = Arc::new(ScriptedProvider);
-        Self { by_name: BTreeMap::from([("scripted".to_owned(), scripted)]) }
+        Self { by_name: BTreeMap::from([(SCRIPTED.to_owned(), scripted)]) }
+    }
+
+    /// Sets up what the config names, `openai` and `scripted`. `env` returns an environment variable's value.
+    ///
+    /// A missing key is no error here: [`Provider::ready`] names it once a run wants the provider.
+    ///
+    /// # Errors
+    /// The place of the first thing that is wrong.
+    pub fn from_env_and_config(env: &dyn Fn(&str) -> Option<String>, config: &Config) -> Result<Self, Error> {
+        let mut providers = Self::scripted_only();
+        let absent = EndpointConfig::default();
+        let openai = config.endpoints.get(OPENAI).unwrap_or(&absent);
+        providers.insert(OPENAI, endpoint(OPENAI, openai, env)?);
+        for (name, endpoint_config) in &config.endpoints {
+            if name == OPENAI {
+                continue;
+            }
+            let place = format!("providers.{name}");
+            if name == SCRIPTED {
+                return Err(Error { place, why: "this name is taken by the provider that plays scripts; choose another".to_owned() });
+            }
+            if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')) {
+                return Err(Error { place, why: "a name is made of letters, digits, - and _".to_owned() });
+            }
+            providers.insert(name, endpoint(name, endpoint_config, env)?);
+        }
+        Ok(providers)
     }
 
     /// Adds a provider, or replaces the one of that name.
@@ -32,5 +123,63 @@ impl Providers {
     /// Returns all names.
     pub fn names(&self) -> Vec<String> {
         self.by_name.keys().cloned().collect()
+    }
+}
+
+fn endpoint(name: &str, config: &EndpointConfig, env: &dyn Fn(&str) -> Option<String>) -> Result<Arc<dyn Provider>, Error> {
+    let Kind::Openai = config.kind;
+    let set = |variable: &str| env(variable).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+    let prefix = name.to_uppercase().replace('-', "_");
+    let url_variable = format!("{prefix}_BASE_URL");
+    let (url_place, base_url) = match (&config.base_url, set(&url_variable)) {
+        (Some(url), _) => (format!("providers.{name}.base_url"), url.clone()),
+        (None, Some(url)) => (url_variable, url),
+        (None, None) if name == OPENAI => (url_variable, OPENAI_BASE_URL.to_owned()),
+        (None, None) => {
+            return Err(Error {
+                place: format!("providers.{name}"),
+                why: format!("base_url is missing; set it here or as {url_variable}"),
+            });
+        }
+    };
+    let key_variable = config.key_env.clone().unwrap_or_else(|| format!("{prefix}_API_KEY"));
+    let (key, key_advice) = match &config.key_file {
+        Some(_) if config.key_env.is_some() => {
+            return Err(Error { place: format!("providers.{name}"), why: "key_env and key_file are both set; keep one".to_owned() });
+        }
+        Some(file) => {
+            let place = format!("providers.{name}.key_file");
+            (
+                Some(key_of(file).map_err(|why| Error { place, why })?),
+                format!("put a valid key into {}, restart wrend and resume the run", file.display()),
+            )
+        }
+        None => {
+            let advice = format!("set {key_variable} to a valid key where wrend is started, restart it and resume the run");
+            (set(&key_variable).map(SecretString::from), advice)
+        }
+    };
+    let default = Timeouts::default();
+    let timeouts = Timeouts {
+        connect_ms: config.connect_timeout_ms.unwrap_or(default.connect_ms),
+        first_byte_ms: config.first_byte_timeout_ms.unwrap_or(default.first_byte_ms),
+        idle_ms: config.idle_timeout_ms.unwrap_or(default.idle_ms),
+    };
+    let config = http::Config { name: name.to_owned(), base_url, key, key_advice, timeouts };
+    OpenAi::new(config).map(|provider| Arc::new(provider) as Arc<dyn Provider>).map_err(|why| Error { place: url_place, why })
+}
+
+fn key_of(file: &Path) -> Result<SecretString, String> {
+    let found = std::fs::metadata(file).map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
+    if found.mode() & 0o077 != 0 {
+        return Err(format!("others may read {0}; run `chmod 600 {0}`", file.display()));
+    }
+    if found.len() > KEY_BYTES_MAX {
+        return Err(format!("{} is too large to be a key", file.display()));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
+    match text.trim() {
+        "" => Err(format!("{} is empty", file.display())),
+        key => Ok(SecretString::from(key.to_owned())),
     }
 }

@@ -12,7 +12,7 @@ pub fn delay_ms(attempt: u32, retry_after_ms: Option<u64>, chance: u64) -> u64 {
     let backoff = BASE_MS.saturating_mul(1 << exponent).min(BACKOFF_MS_MAX);
     match retry_after_ms {
         // Jitter on top of what was asked for, so that those who were refused together do not come back together.
-        Some(asked) => asked + (asked / 10).min(1000) * (chance % 1000) / 1000,
+        Some(asked) => asked.saturating_add((asked / 10).min(1000) * (chance % 1000) / 1000),
         // Between half and all of it.
         None => backoff / 2 + backoff / 2 * (chance % 1000) / 1000,
     }

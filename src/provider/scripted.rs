@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Delta, DeltaStream, Error, Provider, tokens};
 use crate::kernel::agent::{ScriptedCall, ScriptedReply};
-
 use crate::kernel::{Effect, Message, ReplyCall, Request, Scripted, Stop, ToolSpec, Usage};
 
 /// Words that stream as one chunk.
@@ -32,7 +31,7 @@ impl Provider for ScriptedProvider {
         let reply = choose(script, &request);
         let latency_ms = reply.latency_ms.unwrap_or(script.latency_ms);
         let (deltas, error) = match &reply.error {
-            Some(error) => (VecDeque::new(), Some(super::error_of_status(error.status, &error.message, error.retry_after_ms))),
+            Some(error) => (VecDeque::new(), Some(super::fail::error_of_status(error.status, &error.message, error.retry_after_ms))),
             None => (deltas(&request, &reply), None),
         };
         let steps = u64::try_from(deltas.len().max(1)).unwrap_or(1);
@@ -50,7 +49,7 @@ struct Play {
 
 impl Play {
     async fn next(&mut self) -> Option<Result<Delta, Error>> {
-        if self.deltas.is_empty() && self.error.is_none() {
+        if self.token.is_cancelled() || (self.deltas.is_empty() && self.error.is_none()) {
             return None;
         }
         if !self.step.is_zero() {
@@ -119,11 +118,15 @@ fn plausible_args(tool: &ToolSpec) -> Value {
     for name in required.iter().filter_map(Value::as_str) {
         let schema = &tool.parameters["properties"][name];
         let value = match schema.get("type").and_then(Value::as_str) {
+            _ if schema.get("default").is_some() => schema["default"].clone(),
+            _ if schema.get("const").is_some() => schema["const"].clone(),
             _ if schema.get("enum").is_some() => schema["enum"][0].clone(),
             Some("integer" | "number") => schema.get("minimum").cloned().unwrap_or_else(|| json!(1)),
             Some("boolean") => json!(true),
             Some("array") => json!([]),
             Some("object") => json!({}),
+            // The one path that exists wherever files do.
+            _ if matches!(name, "path" | "dir" | "directory" | "root") => json!("."),
             _ => json!(format!("mock {name} for this tool")),
         };
         args.insert(name.to_owned(), value);
@@ -132,7 +135,7 @@ fn plausible_args(tool: &ToolSpec) -> Value {
 }
 
 /// Returns a reply's deltas: chunks of text, then the calls, the usage and the stop.
-fn deltas(request: &Request, reply: &ScriptedReply) -> VecDeque<Delta> {
+pub fn deltas(request: &Request, reply: &ScriptedReply) -> VecDeque<Delta> {
     let calls: Vec<ReplyCall> = reply
         .calls
         .iter()

@@ -10,6 +10,7 @@ mod python;
 mod rpc;
 mod runtime;
 mod store;
+mod stub;
 mod support;
 mod telemetry;
 mod tidy;

@@ -1,0 +1,169 @@
+//! What a provider's refusal means: statuses, error bodies, wordings and waits of every wire family turned into [`Error`].
+//! It sends nothing and decides no retry; it only says what may be retried.
+
+use std::time::{Duration, SystemTime};
+
+use http::HeaderMap;
+use serde_json::Value;
+
+use super::Error;
+use crate::kernel::event::Abort;
+
+/// The longest wait that a provider can ask for, in milliseconds. A longer one is cut to this.
+pub const RETRY_AFTER_MS_MAX: u64 = 5 * 60 * 1000;
+/// The most of a provider's own words that an error repeats, in characters.
+const SAID_CHARS_MAX: usize = 500;
+
+/// How providers say that a conversation does not fit their model; lower case.
+const CONTEXT_WORDS: [&str; 14] = [
+    "context_length_exceeded",
+    "exceed_context_size",
+    "model_max_prompt_tokens_exceeded",
+    "maximum context length",
+    "maximum prompt length",
+    "available context size",
+    "exceed context window",
+    "exceeds the context window",
+    "context window of this model",
+    "context length exceeded",
+    "exceeds the maximum number of tokens",
+    "prompt is too long",
+    "input is too long",
+    "reduce the length of the messages",
+];
+/// How providers say that no money or quota is left, which no waiting mends; lower case.
+const QUOTA_WORDS: [&str; 4] = ["insufficient_quota", "exceeded your current quota", "billing_hard_limit", "insufficient credits"];
+
+/// What an error body says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// In the provider's words.
+    pub message: String,
+    /// Its code: its own word for it, else its type, else a number.
+    pub code: Option<String>,
+    /// The HTTP status that the body states, as errors inside streams do.
+    pub status: Option<u16>,
+}
+
+/// Reads an error's JSON, in any of the forms in which servers of this world put it.
+pub fn said_in(body: &Value) -> Said {
+    let error = body.get("error").filter(|error| !error.is_null()).unwrap_or(body);
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let message = match error {
+        Value::String(message) => message.clone(),
+        _ => ["message", "detail", "details", "error"]
+            .iter()
+            .filter_map(|key| error.get(key))
+            .find(|value| !value.is_null())
+            .map_or_else(String::new, |value| text(value).unwrap_or_else(|| value.to_string())),
+    };
+    let number = ["code", "status_code", "status"].iter().find_map(|key| error.get(key).and_then(Value::as_u64));
+    let code = ["code", "type", "status"].iter().find_map(|key| error.get(key).and_then(text)).or_else(|| number.map(|n| n.to_string()));
+    let status = number.and_then(|number| u16::try_from(number).ok()).filter(|status| (400..600).contains(status));
+    Said { message: shortened(&message), code, status }
+}
+
+/// Returns the error that an HTTP status stands for, in every wire family.
+pub fn error_of_status(status: u16, message: &str, retry_after_ms: Option<u64>) -> Error {
+    let said = Said { message: shortened(message), code: None, status: None };
+    Error { retry_after_ms, ..classified(status, said) }
+}
+
+/// Returns the error that an answer with an error status stands for.
+pub fn from_response(status: u16, headers: &HeaderMap, body: &[u8], now: SystemTime) -> Error {
+    let said = match serde_json::from_slice::<Value>(body) {
+        Ok(json) => said_in(json.get(0).unwrap_or(&json)),
+        Err(_) => Said { message: plain(body), ..Said::default() },
+    };
+    Error { retry_after_ms: retry_after_ms(headers, now), ..classified(status, said) }
+}
+
+/// Returns the error that stands inside a stream or body whose own status was fine.
+pub fn from_stream(body: &Value, reply_begun: bool) -> Error {
+    let said = said_in(body);
+    let message = said.message.clone();
+    let overloaded = says(&said, &["overloaded"]);
+    let invalid = says(&said, &["invalid_request"]);
+    let status = said.status.unwrap_or(if overloaded {
+        529
+    } else if invalid {
+        400
+    } else {
+        500
+    });
+    let error = classified(status, said);
+    let message = format!("the provider broke its answer off: {}", if message.is_empty() { "it gave no reason" } else { &message });
+    Error { message, http_status: Some(200), reply_begun, ..error }
+}
+
+/// Returns how long a provider asks to wait: the longest of what its headers say, at most [`RETRY_AFTER_MS_MAX`].
+/// A date in the past, a zero and nonsense ask for nothing.
+pub fn retry_after_ms(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let millis = text("retry-after-ms").and_then(|text| milliseconds(text, 1.0));
+    let after = text("retry-after").and_then(|text| milliseconds(text, 1000.0).or_else(|| until(text, now)));
+    millis.max(after).filter(|wait| *wait > 0).map(|wait| wait.min(RETRY_AFTER_MS_MAX))
+}
+
+fn milliseconds(text: &str, unit_ms: f64) -> Option<u64> {
+    let number: f64 = text.parse().ok()?;
+    if !number.is_finite() || number < 0.0 {
+        return None;
+    }
+    // Rounded up: never less than asked. Bounded first, so that the conversion is exact.
+    let wait = (number * unit_ms).ceil().min(1e15);
+    u64::try_from(Duration::try_from_secs_f64(wait / 1000.0).ok()?.as_millis()).ok()
+}
+
+fn until(text: &str, now: SystemTime) -> Option<u64> {
+    let date = httpdate::parse_http_date(text).ok()?;
+    u64::try_from(date.duration_since(now).ok()?.as_millis()).ok()
+}
+
+fn classified(status: u16, said: Said) -> Error {
+    let too_long = matches!(status, 400 | 413 | 422 | 500) && says(&said, &CONTEXT_WORDS);
+    let no_quota = status == 402 || (status == 429 && says(&said, &QUOTA_WORDS));
+    // A request over the whole minute's allowance is refused as often as it is sent.
+    let never_fits = status == 429 && says(&said, &["request too large"]);
+    let (kind, retryable) = match status {
+        _ if too_long => (Abort::ContextLength, false),
+        _ if no_quota || never_fits => (Abort::RateLimited, false),
+        401 | 403 => (Abort::Auth, false),
+        408 => (Abort::NoAnswer, true),
+        409 => (Abort::Provider, true),
+        429 => (Abort::RateLimited, true),
+        503 | 529 => (Abort::Overloaded, true),
+        500..=599 => (Abort::Provider, true),
+        _ => (Abort::InvalidRequest, false),
+    };
+    let words = if said.message.is_empty() { String::new() } else { format!(": {}", said.message) };
+    let advice = if no_quota { "; the account has no credit left, add some and resume" } else { "" };
+    Error {
+        kind,
+        message: format!("the provider answered {status}{words}{advice}"),
+        code: said.code,
+        http_status: Some(status),
+        retryable,
+        retry_after_ms: None,
+        reply_begun: false,
+    }
+}
+
+fn says(said: &Said, words: &[&str]) -> bool {
+    let text = format!("{} {}", said.code.as_deref().unwrap_or_default(), said.message).to_lowercase();
+    words.iter().any(|word| text.contains(word))
+}
+
+/// Returns the words of a body that is no JSON; of a web page nothing, since its words help nobody.
+fn plain(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let text = text.trim();
+    if text.starts_with('<') { "(a web page)".to_owned() } else { shortened(text) }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(SAID_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
