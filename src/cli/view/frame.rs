@@ -41,8 +41,10 @@ pub fn frame(tree: &Tree, now_us: i64, look: &Look) -> Vec<String> {
     let Some(root) = tree.root() else { return Vec::new() };
     let mut rows = Vec::new();
     branches(tree, root, "", now_us, look, &mut rows);
-    let hidden = look.height.map_or(0, |height| make_room(&mut rows, height.saturating_sub(2).max(1)));
-    let mut lines = vec![header(tree, root, now_us, look)];
+    let mut lines = header(tree, root, now_us, look);
+    // One line for what is hidden, one for the cursor.
+    let taken = lines.len() + 2;
+    let hidden = look.height.map_or(0, |height| make_room(&mut rows, height.saturating_sub(taken).max(1)));
     lines.extend(aligned(&rows, look.paint));
     if hidden > 0 {
         lines.push(format!("   … {} not shown", plural(hidden, "more run")));
@@ -81,7 +83,8 @@ pub fn standing(state: RunState, outcome: Outcome) -> String {
     }
 }
 
-fn header(tree: &Tree, root: &Node, now_us: i64, look: &Look) -> String {
+/// The root's line, or two where it does not fit into one.
+fn header(tree: &Tree, root: &Node, now_us: i64, look: &Look) -> Vec<String> {
     let paint = look.paint;
     let all = tree.subtree(0);
     let limits = root.limits;
@@ -94,9 +97,9 @@ fn header(tree: &Tree, root: &Node, now_us: i64, look: &Look) -> String {
     let mut parts = vec![
         format!("{} {} {}", mark(root.state, root.outcome, paint), paint.bold(&one_line(name)), root.run_id),
         format!("{}{time}", standing(root.state, root.outcome)),
+        format!("{}{of_money}", cost(&all)),
         format!("turns {}{of_turns}", count(root.own.turns)),
         format!("{} tokens", count(all.tokens)),
-        format!("{}{of_money}", cost(&all)),
         format!("runs {}{of_runs}", count(all.runs)),
     ];
     if all.written_off_usd_nanos > 0 {
@@ -106,7 +109,12 @@ fn header(tree: &Tree, root: &Node, now_us: i64, look: &Look) -> String {
         parts.push(paint.dim(&format!("own {}", cost(&root.own))));
     }
     parts.extend(Some(activity(root, now_us)).filter(|text| !text.is_empty()));
-    parts.join("  ")
+    let line = parts.join("  ");
+    if look.width.is_none_or(|width| text::width(&line) <= width) {
+        return vec![line];
+    }
+    let figures = parts.split_off(parts.len().min(2));
+    vec![parts.join("  "), format!("  {}", figures.join("  "))]
 }
 
 fn branches(tree: &Tree, parent: &Node, prefix: &str, now_us: i64, look: &Look, rows: &mut Vec<Row>) {
