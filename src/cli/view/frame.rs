@@ -18,7 +18,10 @@ pub struct Look {
     pub paint: Paint,
 }
 
-const TITLE_CELLS: usize = 40;
+const TITLE_CELLS_MIN: usize = 12;
+const TITLE_CELLS_MAX: usize = 40;
+/// What the rest of a line needs until it says what the run does.
+const FIGURES_CELLS: usize = 70;
 const HEAD_CELLS_MAX: usize = 60;
 const ARGUMENT_CELLS: usize = 40;
 const REASON_CELLS: usize = 160;
@@ -147,8 +150,10 @@ fn row(tree: &Tree, index: Index, node: &Node, branch: &str, now_us: i64, look: 
     let folds = !look.is_full && node.is_over();
     // A folded line stands for its whole subtree, so that the column of dollars adds up to the root's either way.
     let spent = if folds { tree.subtree(index) } else { node.own };
+    let title_cells =
+        look.width.map_or(TITLE_CELLS_MAX, |width| width.saturating_sub(FIGURES_CELLS).clamp(TITLE_CELLS_MIN, TITLE_CELLS_MAX));
     let title = one_line(&node.title);
-    let title = if title.is_empty() { String::new() } else { format!(" \"{}\"", fit(&title, TITLE_CELLS)) };
+    let title = if title.is_empty() { String::new() } else { format!(" \"{}\"", fit(&title, title_cells)) };
     let more =
         if folds && spent.runs > 1 { format!("+{}", plural(usize::try_from(spent.runs - 1).unwrap_or(0), "run")) } else { String::new() };
     let turns = match (&node.asking, node.limits.max_turns) {

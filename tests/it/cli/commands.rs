@@ -77,7 +77,10 @@ async fn a_budget_stop_exits_12_with_the_command_that_goes_on() {
     let script = script(suspended_run(), vec![(vec![begins(), suspends()], After::End)]);
     let (seen, asked) = play(script, &["run", "-f", "-", "--progress", "none"]).await;
     assert_eq!((seen.code, seen.stdout.as_str()), (12, "Let me look once more.\n"));
-    insta::assert_snapshot!(seen.stderr, @"");
+    insta::assert_snapshot!(seen.stderr, @r#"
+    stopped: run ROOT suspended: budget: $0.000500 is left, one more turn may cost $0.001137
+    next: wrenctl resume ROOT --budget 0.02
+    "#);
     assert!(asked.watched[0].stop_when_suspended && asked.watched[0].include_descendants);
 }
 
@@ -214,7 +217,7 @@ async fn wait_gives_up_after_its_timeout() {
 async fn events_of_a_running_run_end_where_the_journal_does() {
     let run = Run { last_seq: 2, ..running_run() };
     let second = Event { seq: 2, ..event("ROOT", 3, Payload::RunStarted(v1::RunStarted {})) };
-    let script = script(run, vec![(vec![begins(), second], After::Interrupt)]);
+    let script = script(run, vec![(vec![begins(), second], After::Open)]);
     let (seen, _) = play(script, &["events", "ROOT", "-o", "jsonl", "--after", "1"]).await;
     let lines: Vec<serde_json::Value> = seen.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((seen.code, lines.len()), (0, 1));

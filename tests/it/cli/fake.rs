@@ -22,6 +22,8 @@ pub enum After {
     End,
     /// It breaks.
     Break,
+    /// It stays open.
+    Open,
     /// It stays open, and the user presses Ctrl-C.
     Interrupt,
 }
@@ -219,6 +221,7 @@ impl RunService for Fake {
         Ok(Response::new(match after {
             After::End => events.boxed(),
             After::Break => events.chain(stream::iter([Err(Status::unavailable("cut"))])).boxed(),
+            After::Open => events.chain(stream::pending()).boxed(),
             After::Interrupt => {
                 let press = async move {
                     interrupt.send(()).await.unwrap();

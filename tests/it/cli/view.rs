@@ -160,12 +160,22 @@ fn picture(tree: &Tree, ms: i64, look: &Look) -> String {
 
 #[test]
 fn a_tree_shows_what_each_run_does_now() {
-    insta::assert_snapshot!(picture(&story(910), 2100, &WIDE), @"");
+    insta::assert_snapshot!(picture(&story(910), 2100, &WIDE), @r#"
+    ● deep-research ROOT  running 2.0s  $0.002210 of $0.500000  turns 1/6  1,930 tokens  runs 4/12  waits for 2 runs
+    ├─ ● researcher "What does the error log say?"  turn 1/6  410 tokens  $0.000410  waits for 1 run
+    │  └─ ● checker "Verify"                        turn 1/6    0 tokens  $0.000000  asking 1.1s
+    └─ ● researcher "研究 どう�[31m"                turn 1/6  310 tokens  $0.000300  search_files scanned 200 of 1200 files 1.1s
+    "#);
 }
 
 #[test]
 fn finished_children_fold_and_an_attempt_says_why_it_is_made() {
-    insta::assert_snapshot!(picture(&story(1500), 2100, &WIDE), @"");
+    insta::assert_snapshot!(picture(&story(1500), 2100, &WIDE), @r#"
+    ● deep-research ROOT  running 2.0s  $0.002310 of $0.500000  turns 1/6  2,030 tokens  runs 4/12  waits for 2 runs
+    ├─ ● researcher "What does the error log say?"  turn 2/6  410 tokens  $0.000410  asking again, attempt 2 after rate_limited (429) 900ms
+    │  └─ ✔ checker "Verify"                        1 turn    100 tokens  $0.000100
+    └─ ● researcher "研究 どう�[31m"                turn 1/6  310 tokens  $0.000300  search_files scanned 200 of 1200 files 1.1s
+    "#);
 }
 
 #[test]
@@ -173,7 +183,12 @@ fn a_finished_subtree_is_one_line_that_keeps_its_sum() {
     let tree = story(3000);
     let folded = picture(&tree, 3000, &WIDE);
     assert!(folded.contains("+1 run") && folded.contains("$0.000510") && !folded.contains("checker"), "{folded}");
-    insta::assert_snapshot!(picture(&tree, 3000, &Look { is_full: true, ..WIDE }), @"");
+    insta::assert_snapshot!(picture(&tree, 3000, &Look { is_full: true, ..WIDE }), @r#"
+    ● deep-research ROOT  running 2.9s  $0.002310 of $0.500000  turns 1/6  2,030 tokens  runs 4/12  own $0.001500  waits for 2 runs
+    ├─ ■ researcher "What does the error log say?"  1 turn    410 tokens  $0.000410  max_turns: 6 of 6 turns are used
+    │  └─ ✔ checker "Verify"                        1 turn    100 tokens  $0.000100
+    └─ ● researcher "研究 どう�[31m"                turn 1/6  310 tokens  $0.000300  search_files scanned 200 of 1200 files 2.0s
+    "#);
 }
 
 #[test]
@@ -234,7 +249,11 @@ pub fn suspended_run() -> Run {
 fn a_suspended_run_says_why_and_what_to_type() {
     let run = suspended_run();
     let node = RunNode { run: Some(run.clone()), children: Vec::new(), children_truncated: true };
-    insta::assert_snapshot!(picture(&Tree::of(&node), 9000, &Look { is_full: true, ..WIDE }), @"");
+    insta::assert_snapshot!(picture(&Tree::of(&node), 9000, &Look { is_full: true, ..WIDE }), @r#"
+    ‖ runaway ROOT  suspended: budget 1.5s  $0.009500 of $0.010000  turns 7/50  1,000 tokens  runs 1
+    └─ … deeper runs are not shown
+       budget: $0.000500 is left, one more turn may cost $0.001137
+    "#);
     assert_eq!(table::next_steps(&run), ["wrenctl resume ROOT --budget 0.02"]);
     let stopped =
         |outcome: Outcome, state: RunState| table::next_steps(&Run { outcome: outcome.into(), state: state.into(), ..run.clone() });
@@ -308,7 +327,24 @@ fn events_are_lines() {
     let delta =
         Event { time: None, ..event("ROOT", 0, Payload::TextDelta(TextDelta { text: "half a wo".to_owned(), ..TextDelta::default() })) };
     lines.extend(narrator.line(&delta));
-    insta::assert_snapshot!(lines.join("\n"), @"");
+    insta::assert_snapshot!(lines.join("\n"), @r#"
+    00:00:00.000 lead             accepted deep-research ROOT "Why?" within 6 turns, $0.500000, 12 runs
+    00:00:00.001 lead             started
+    00:00:00.002 lead             turn 1, attempt 2: asking openai/m, $0.004000 set aside
+    00:00:00.003 lead             turn 1: tool_calls, 1,200 + 10 tokens, $0.001500, run $0.001500
+    00:00:00.004 lead             turn 2, attempt 1: crash; $0.004000 written off; may be tried again
+    00:00:00.005 lead             read_file errors.log
+    00:00:00.006 lead             read_file ok 12ms, 3 characters
+    00:00:00.007 lead             read_file failed 12ms: no such file: x see
+    00:00:00.008 lead             started researcher#AAAA
+    00:00:00.009 researcher#AAAA  accepted "a�[2Jb" within 6 turns
+    00:00:00.010 lead             researcher#AAAA ended: completed, 1 turn, $0.000410
+    00:00:00.011 lead             suspended: budget, 2 turns, $0.000000: too little is left
+    00:00:00.012 lead             limits changed by me: $0.020000 (go on)
+    00:00:00.013 lead             resumed by me (user)
+    00:00:00.014 lead             ended: completed, 1 turn, $0.000000
+    00:00:00.014 lead             > half a wo
+    "#);
 }
 
 #[test]
@@ -332,16 +368,43 @@ fn a_receipt_is_a_table() {
             ..CancelReceipt::default()
         },
     ];
-    insta::assert_snapshot!(table::receipts(&receipts, Paint::PLAIN), @"");
+    insta::assert_snapshot!(table::receipts(&receipts, Paint::PLAIN), @r#"
+    RUN        AGENT       WAS      NOW        CANCELLED  FINISHED  IN DOUBT     MS
+    ROOT       lead        running  cancelled          2         1         0  1,042
+    KID1-AAAA  researcher  ended    completed          0         0         0      0
+    "#);
 }
 
 #[test]
 fn lists_runs_and_limits_are_tables() {
     let run = suspended_run();
-    insta::assert_snapshot!(table::runs(std::slice::from_ref(&run), now_us(60_000), Paint::PLAIN), @"");
-    insta::assert_snapshot!(table::run(&run, Paint::PLAIN), @"");
+    insta::assert_snapshot!(table::runs(std::slice::from_ref(&run), now_us(60_000), Paint::PLAIN), @r#"
+    RUN   STATE              WORKFLOW  AGENT     AGE  TURNS  RUNS  TOKENS       COST  TITLE
+    ROOT  suspended: budget  runaway   looper  1m00s      7     1   1,000  $0.009500  Never stop
+    "#);
+    insta::assert_snapshot!(table::run(&run, Paint::PLAIN), @r#"
+    run            ROOT
+    state          suspended: budget
+    reason         BUDGET: $0.000500 is left, one more turn may cost $0.001137
+    workflow       runaway
+    agent          looper
+    title          Never stop
+    limits         50 turns, $0.010000
+    own usage      $0.009500, 900 + 100 tokens, turns 7, calls 0, runs 1
+    subtree usage  $0.009500, 900 + 100 tokens, turns 7, calls 0, runs 1
+    created        2026-12-01T00:00:00Z
+    started        2026-12-01T00:00:00Z
+    "#);
     let defaults = Limits { max_turns: Some(50), budget_usd_nanos: Some(1_000_000_000), max_tokens: Some(2_000_000), ..Limits::default() };
-    insta::assert_snapshot!(table::limits(&run.limits.unwrap(), Some(&defaults), Paint::PLAIN), @"");
+    insta::assert_snapshot!(table::limits(&run.limits.unwrap(), Some(&defaults), Paint::PLAIN), @r#"
+    LIMIT       THIS WORKFLOW    DEFAULT
+    max_turns              50         50
+    budget_usd      $0.010000  $1.000000
+    max_tokens              -  2,000,000
+    timeout                 -          -
+    max_depth               -          -
+    max_runs                -          -
+    "#);
 }
 
 #[test]
@@ -364,7 +427,15 @@ fn a_transcript_names_who_speaks() {
         },
     ];
     let text: String = messages.iter().map(|message| transcript::message(message, Paint::PLAIN)).collect();
-    insta::assert_snapshot!(text, @"");
+    insta::assert_snapshot!(text, @r#"
+    ── instructions ──
+    Be brief.
+    ── assistant ──
+    I look.
+    → read_file {"path":"a"} (c1)
+    ── result of read_file (c1, not done) ──
+    no such �[31mfile
+    "#);
 }
 
 #[test]

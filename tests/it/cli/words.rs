@@ -143,7 +143,17 @@ fn fault() -> Diagnostic {
 
 #[test]
 fn a_diagnostic_points_at_its_place() {
-    insta::assert_snapshot!(diagnostic::list(&[fault()], Paint::PLAIN), @"");
+    insta::assert_snapshot!(diagnostic::list(&[fault()], Paint::PLAIN), @r#"
+    error[W012]: unknown field `promt`
+      --> flow.yaml:12:3
+       |
+    12 |   promt: "x"
+       |   ^^^^^
+       = did you mean `prompt`?
+       = help: an agent has instructions, model and tools
+
+    1 error
+    "#);
 }
 
 #[test]
@@ -224,6 +234,9 @@ fn an_invalid_workflow_is_shown_fault_by_fault() {
 fn a_daemon_that_is_gone_is_told_by_its_address() {
     let error = Error::status(&Address::Unix("/tmp/x.sock".into()), &Status::unavailable("connection refused"));
     let Error::Said(said) = error else { panic!("nothing is said") };
-    insta::assert_snapshot!(diagnostic::error(&said, Paint::PLAIN), @"");
+    insta::assert_snapshot!(diagnostic::error(&said, Paint::PLAIN), @r#"
+    error: no daemon answers at unix:/tmp/x.sock: connection refused
+    next: start one with `wrend`, point at another with --address, or work without one: add --local
+    "#);
     assert_eq!(said.code, 1);
 }
