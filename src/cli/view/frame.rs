@@ -249,5 +249,10 @@ pub fn reason(node: &Node) -> Option<String> {
     }
     let words = node.failure.as_ref().map(|failure| one_line(&failure.message)).filter(|words| !words.is_empty());
     let name = text::enum_name(node.outcome.as_str_name(), "OUTCOME_");
-    Some(words.map_or_else(|| name.clone(), |words| fit(&format!("{name}: {words}"), REASON_CELLS).into_owned()))
+    Some(match words {
+        None => name,
+        // Some messages begin with the outcome's name themselves.
+        Some(words) if words.starts_with(&name) => fit(&words, REASON_CELLS).into_owned(),
+        Some(words) => fit(&format!("{name}: {words}"), REASON_CELLS).into_owned(),
+    })
 }
