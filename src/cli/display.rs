@@ -8,6 +8,7 @@ use super::view::frame::{self, Look};
 use super::view::line::Narrator;
 use super::view::tree::Tree;
 use crate::wire::v1::Event;
+use crate::wire::v1::event::Payload;
 
 /// Where lines go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,8 @@ impl Display {
                 self.tree.apply(event);
                 return Ok(());
             }
+            // Beside a result, half-typed words are noise: the turn's line has them whole.
+            Kind::Lines(_, Target::Talk) if matches!(event.payload, Some(Payload::TextDelta(_))) => return Ok(()),
             Kind::Lines(narrator, target) => (narrator.line(event), *target),
             Kind::Json(target) => (Some(output::json_line(event)?), *target),
         };

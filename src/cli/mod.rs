@@ -34,7 +34,7 @@ pub use error::Error;
 /// Everything that the command line needs of the process around it.
 pub struct Surroundings {
     /// Looks up an environment variable; an empty one counts as unset.
-    pub variable: Box<dyn Fn(&str) -> Option<String> + Send + Sync>,
+    pub variable: Lookup,
     /// The current directory, absolute.
     pub directory: PathBuf,
     /// Where `-` reads from.
@@ -46,7 +46,7 @@ pub struct Surroundings {
     /// Whether a person reads stdout.
     pub stdout_is_terminal: bool,
     /// The size of the terminal behind stderr; `None` if it is none.
-    pub terminal: Box<dyn Fn() -> Option<Size> + Send + Sync>,
+    pub terminal: Terminal,
     /// One item for every Ctrl-C.
     pub interrupts: Interrupts,
     /// Microseconds since 1970, UTC.
@@ -56,6 +56,12 @@ pub struct Surroundings {
     /// What `workflow schema` prints.
     pub schema_json: String,
 }
+
+/// Looks up a variable.
+pub type Lookup = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// Measures a terminal.
+pub type Terminal = Box<dyn Fn() -> Option<Size> + Send + Sync>;
 
 /// One item for every Ctrl-C. A stream that ends stands for no further ones.
 pub type Interrupts = Pin<Box<dyn Stream<Item = ()> + Send>>;

@@ -19,7 +19,7 @@ use super::arguments::{Cli, Command, Global, Shell, WorkflowCommand};
 use super::client::Client;
 use super::error::Error;
 use super::output::Output;
-use super::{Interrupts, Size, StartLocal, Surroundings, diagnostic, exit};
+use super::{Interrupts, Size, StartLocal, Surroundings, Terminal, diagnostic, exit};
 
 /// What a command works with.
 struct Session {
@@ -27,7 +27,7 @@ struct Session {
     client: Client,
     stdin: Box<dyn Read + Send>,
     directory: PathBuf,
-    terminal: Box<dyn Fn() -> Option<Size> + Send + Sync>,
+    terminal: Terminal,
     now_us: fn() -> i64,
     /// How the user calls this program, so that a command to type next reaches the same daemon.
     program: String,

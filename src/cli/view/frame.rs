@@ -18,7 +18,10 @@ pub struct Look {
     pub paint: Paint,
 }
 
-const TITLE_CELLS: usize = 40;
+const TITLE_CELLS_MIN: usize = 12;
+const TITLE_CELLS_MAX: usize = 40;
+/// What the rest of a line needs until it says what the run does.
+const FIGURES_CELLS: usize = 70;
 const HEAD_CELLS_MAX: usize = 60;
 const ARGUMENT_CELLS: usize = 40;
 const REASON_CELLS: usize = 160;
@@ -41,8 +44,10 @@ pub fn frame(tree: &Tree, now_us: i64, look: &Look) -> Vec<String> {
     let Some(root) = tree.root() else { return Vec::new() };
     let mut rows = Vec::new();
     branches(tree, root, "", now_us, look, &mut rows);
-    let hidden = look.height.map_or(0, |height| make_room(&mut rows, height.saturating_sub(2).max(1)));
-    let mut lines = vec![header(tree, root, now_us, look)];
+    let mut lines = header(tree, root, now_us, look);
+    // One line for what is hidden, one for the cursor.
+    let taken = lines.len() + 2;
+    let hidden = look.height.map_or(0, |height| make_room(&mut rows, height.saturating_sub(taken).max(1)));
     lines.extend(aligned(&rows, look.paint));
     if hidden > 0 {
         lines.push(format!("   … {} not shown", plural(hidden, "more run")));
@@ -81,7 +86,8 @@ pub fn standing(state: RunState, outcome: Outcome) -> String {
     }
 }
 
-fn header(tree: &Tree, root: &Node, now_us: i64, look: &Look) -> String {
+/// The root's line, or two where it does not fit into one.
+fn header(tree: &Tree, root: &Node, now_us: i64, look: &Look) -> Vec<String> {
     let paint = look.paint;
     let all = tree.subtree(0);
     let limits = root.limits;
@@ -94,9 +100,9 @@ fn header(tree: &Tree, root: &Node, now_us: i64, look: &Look) -> String {
     let mut parts = vec![
         format!("{} {} {}", mark(root.state, root.outcome, paint), paint.bold(&one_line(name)), root.run_id),
         format!("{}{time}", standing(root.state, root.outcome)),
+        format!("{}{of_money}", cost(&all)),
         format!("turns {}{of_turns}", count(root.own.turns)),
         format!("{} tokens", count(all.tokens)),
-        format!("{}{of_money}", cost(&all)),
         format!("runs {}{of_runs}", count(all.runs)),
     ];
     if all.written_off_usd_nanos > 0 {
@@ -106,7 +112,12 @@ fn header(tree: &Tree, root: &Node, now_us: i64, look: &Look) -> String {
         parts.push(paint.dim(&format!("own {}", cost(&root.own))));
     }
     parts.extend(Some(activity(root, now_us)).filter(|text| !text.is_empty()));
-    parts.join("  ")
+    let line = parts.join("  ");
+    if look.width.is_none_or(|width| text::width(&line) <= width) {
+        return vec![line];
+    }
+    let figures = parts.split_off(parts.len().min(2));
+    vec![parts.join("  "), format!("  {}", figures.join("  "))]
 }
 
 fn branches(tree: &Tree, parent: &Node, prefix: &str, now_us: i64, look: &Look, rows: &mut Vec<Row>) {
@@ -139,8 +150,10 @@ fn row(tree: &Tree, index: Index, node: &Node, branch: &str, now_us: i64, look: 
     let folds = !look.is_full && node.is_over();
     // A folded line stands for its whole subtree, so that the column of dollars adds up to the root's either way.
     let spent = if folds { tree.subtree(index) } else { node.own };
+    let title_cells =
+        look.width.map_or(TITLE_CELLS_MAX, |width| width.saturating_sub(FIGURES_CELLS).clamp(TITLE_CELLS_MIN, TITLE_CELLS_MAX));
     let title = one_line(&node.title);
-    let title = if title.is_empty() { String::new() } else { format!(" \"{}\"", fit(&title, TITLE_CELLS)) };
+    let title = if title.is_empty() { String::new() } else { format!(" \"{}\"", fit(&title, title_cells)) };
     let more =
         if folds && spent.runs > 1 { format!("+{}", plural(usize::try_from(spent.runs - 1).unwrap_or(0), "run")) } else { String::new() };
     let turns = match (&node.asking, node.limits.max_turns) {
@@ -236,5 +249,10 @@ pub fn reason(node: &Node) -> Option<String> {
     }
     let words = node.failure.as_ref().map(|failure| one_line(&failure.message)).filter(|words| !words.is_empty());
     let name = text::enum_name(node.outcome.as_str_name(), "OUTCOME_");
-    Some(words.map_or_else(|| name.clone(), |words| fit(&format!("{name}: {words}"), REASON_CELLS).into_owned()))
+    Some(match words {
+        None => name,
+        // Some messages begin with the outcome's name themselves.
+        Some(words) if words.starts_with(&name) => fit(&words, REASON_CELLS).into_owned(),
+        Some(words) => fit(&format!("{name}: {words}"), REASON_CELLS).into_owned(),
+    })
 }

@@ -19,13 +19,14 @@ const ID_TAIL: usize = 4;
 #[derive(Clone, Debug)]
 pub struct Narrator {
     names: HashMap<String, String>,
+    last_us: i64,
     paint: Paint,
 }
 
 impl Narrator {
     /// Makes one that knows no run yet.
     pub fn new(paint: Paint) -> Self {
-        Self { names: HashMap::new(), paint }
+        Self { names: HashMap::new(), last_us: 0, paint }
     }
 
     /// Returns the line of an event; `None` for a payload that this version does not know.
@@ -35,7 +36,9 @@ impl Narrator {
         }
         let who = self.name_of(&event.run_id);
         let what = self.what(event)?;
-        let time = time_of_day(micros(event.time.as_ref()));
+        // What is live only bears no time of its own.
+        self.last_us = if event.time.is_some() { micros(event.time.as_ref()) } else { self.last_us };
+        let time = time_of_day(self.last_us);
         Some(format!("{} {} {what}", self.paint.dim(&time), self.paint.cyan(&pad(&who, NAME_CELLS))))
     }
 
