@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::kernel::event::{Event, TurnEnded};
+use crate::kernel::event::{Event, RunCreated, TurnEnded};
 use crate::kernel::ledger::{Reservation, Totals};
 use crate::kernel::{CallId, Recorded, RunId};
 
@@ -22,15 +22,47 @@ struct Memory {
     started_us: HashMap<CallId, i64>,
 }
 
+impl Memory {
+    fn create(&mut self, created: &RunCreated) {
+        self.root = created.root.to_string();
+        self.trace_id.clone_from(&created.trace_id);
+    }
+}
+
 impl EventLog {
+    /// Takes in an event that was logged by an earlier daemon.
+    pub fn prime(&self, recorded: &Recorded) {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = runs.entry(recorded.run.clone()).or_default();
+        memory.totals.add(&recorded.event, memory.open);
+        match &recorded.event {
+            Event::RunCreated(created) => memory.create(created),
+            Event::TurnStarted(turn) => memory.open = turn.reservation,
+            Event::TurnEnded(_) | Event::TurnAborted(_) => memory.open = Reservation::default(),
+            Event::RunEnded(_) => {
+                runs.remove(&recorded.run);
+            }
+            Event::RunStarted {}
+            | Event::CallStarted(_)
+            | Event::CallEnded(_)
+            | Event::CallInDoubt { .. }
+            | Event::ChildStarted { .. }
+            | Event::ChildEnded(_)
+            | Event::MessageReceived { .. }
+            | Event::LimitsChanged { .. }
+            | Event::RunSuspended { .. }
+            | Event::RunResumed { .. }
+            | Event::CancelRequested { .. } => {}
+        }
+    }
+
     /// Writes an event's line.
     pub fn write(&self, recorded: &Recorded) {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let memory = runs.entry(recorded.run.clone()).or_default();
         memory.totals.add(&recorded.event, memory.open);
         if let Event::RunCreated(created) = &recorded.event {
-            memory.root = created.root.to_string();
-            memory.trace_id.clone_from(&created.trace_id);
+            memory.create(created);
         }
         let (run_id, root_id, trace_id) = (recorded.run.as_str(), memory.root.as_str(), memory.trace_id.as_str());
         let (seq, kind) = (recorded.seq, recorded.event.kind());

@@ -93,6 +93,11 @@ impl Telemetry {
         }
     }
 
+    /// Takes in a fact of the past, so that the lines of what follows can name its run's root, trace and sums.
+    pub fn prime(&self, recorded: &Recorded) {
+        self.inner.log.prime(recorded);
+    }
+
     /// Logs and counts a fact.
     pub fn observe(&self, recorded: &Recorded) {
         self.inner.log.write(recorded);

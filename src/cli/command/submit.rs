@@ -109,14 +109,16 @@ fn dry(session: &mut Session, run: &Run) -> Result<u8, Error> {
 
 /// Shows a run until it stops and prints what came of it. The first Ctrl-C cancels it.
 pub(super) async fn see_through(session: &mut Session, run_id: &str, progress: Progress, interrupts: &mut Interrupts) -> Result<u8, Error> {
-    let mut display = Display::new(progress, Target::Talk, session.size().is_some(), &session.output);
+    let is_terminal = session.size().is_some();
+    let mut display = Display::new(progress, Target::Talk, is_terminal, &session.output);
     let mut follow = Follow::new(
         session.client.clone(),
         WatchRunRequest {
             run_id: run_id.to_owned(),
             after_tree_seq: 0,
             include_descendants: true,
-            include_deltas: true,
+            // Plain lines have no room for words as they stream.
+            include_deltas: progress != Progress::Plain && (progress != Progress::Auto || is_terminal),
             stop_when_suspended: true,
         },
     );
