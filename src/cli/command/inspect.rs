@@ -207,7 +207,8 @@ pub(super) fn say_stop(session: &mut Session, run: &Run) {
         return;
     }
     let why = run.failure.as_ref().map(|failure| text::one_line(&failure.message)).filter(|message| !message.is_empty());
-    let why = why.map_or_else(String::new, |why| format!(": {why}"));
+    // Some messages begin with the outcome's name themselves.
+    let why = why.map_or_else(String::new, |why| format!(": {}", why.strip_prefix(&format!("{outcome}: ")).unwrap_or(&why)));
     let verb = text::enum_name(run.state().as_str_name(), "RUN_STATE_");
     session.output.insist(&format!("{} run {} {verb}: {outcome}{why}", paint.yellow("stopped:"), run.run_id));
     if run.parent_run_id.is_empty() {

@@ -206,7 +206,13 @@ fn no_line_is_wider_than_the_terminal_and_no_picture_higher() {
 
 #[test]
 fn a_narrow_terminal_gets_the_root_on_two_lines() {
-    insta::assert_snapshot!(picture(&story(910), 2100, &Look { width: Some(79), height: Some(24), ..WIDE }), @"");
+    insta::assert_snapshot!(picture(&story(910), 2100, &Look { width: Some(79), height: Some(24), ..WIDE }), @r#"
+    ● deep-research ROOT  running 2.0s
+      $0.002210 of $0.500000  turns 1/6  1,930 tokens  runs 4/12  waits for 2 runs
+    ├─ ● researcher "What does t…"  turn 1/6  410 tokens  $0.000410  waits for 1 r…
+    │  └─ ● checker "Verify"        turn 1/6    0 tokens  $0.000000  asking 1.1s
+    └─ ● researcher "研究 どう�[…"  turn 1/6  310 tokens  $0.000300  search_files …
+    "#);
 }
 
 #[test]
