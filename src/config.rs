@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::kernel::{Limits, LimitsPatch};
+use crate::provider;
 
 /// What may stand in `wrend`'s config file. Everything can be left out.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -29,6 +30,10 @@ pub struct Config {
     pub turns_in_flight_max: Option<usize>,
     /// Trees that may be unfinished at once.
     pub trees_max: Option<usize>,
+    /// Model endpoints by name.
+    pub providers: provider::registry::Config,
+    /// Prices over those of the built-in book.
+    pub prices: Option<provider::price::WrittenBook>,
 }
 
 /// Limits that no root run may exceed, as far as they are set.

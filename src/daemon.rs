@@ -9,9 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio_util::sync::CancellationToken;
 
+use crate::cli::LocalDaemon;
 use crate::config::Config;
 use crate::provider::Providers;
-use crate::provider::price::Book;
+use crate::provider::price::{self, Book};
 use crate::rpc::auth::Policy;
 use crate::rpc::listen::{self, Listener};
 use crate::rpc::{self, About, Api};
@@ -106,9 +107,11 @@ pub async fn start(options: Options) -> Result<Daemon, Error> {
         trees_max: config.trees_max.unwrap_or(10_000),
         drain_timeout_ms: config.drain_timeout.map_or(30_000, |span| span.0),
     };
-    let providers = Providers::scripted_only();
-    let book = Book::default();
-    let telemetry = Telemetry::default();
+    let environment = |name: &str| std::env::var(name).ok();
+    let providers = Providers::from_env_and_config(&environment, &config.providers).map_err(|error| Error::Config(error.to_string()))?;
+    let book = book(config).map_err(|error| Error::Config(error.to_string()))?;
+    let telemetry = Telemetry::start(&environment).map_err(Error::Config)?;
+    let lost = telemetry.clone();
     let parts = Parts { config: runtime_config, store, providers, book, telemetry };
     let runtime = Runtime::start(parts).await?;
     let about = About {
@@ -117,7 +120,7 @@ pub async fn start(options: Options) -> Result<Daemon, Error> {
         workflow_schema_json: workflow::schema().to_string(),
         ceilings,
         start_us: now_us(),
-        dropped_spans: Arc::new(|| 0),
+        dropped_spans: Arc::new(move || lost.lost()),
     };
     let policy =
         Policy { uid: rustix::process::geteuid().as_raw(), token, authorities: authorities(listener.address(), &config.authorities) };
@@ -141,6 +144,37 @@ pub async fn local(data_dir: Option<PathBuf>, config: Config) -> Result<Local, E
         Err(Error::Listen(listen::Error::InUse(address))) => Ok(Local::Elsewhere(address)),
         Err(error) => Err(error),
     }
+}
+
+/// Starts a daemon for one command of the command line, which serves it while the command runs.
+///
+/// # Errors
+/// As [`start`], in words.
+pub async fn local_for_command() -> Result<LocalDaemon, String> {
+    match local(None, Config::default()).await.map_err(|error| error.to_string())? {
+        Local::Elsewhere(address) => Ok(LocalDaemon { address: address.to_string(), serve: None, stop: Box::new(|| {}) }),
+        Local::Here(daemon) => {
+            let address = daemon.address().to_string();
+            let stop = CancellationToken::new();
+            let stopped = stop.clone().cancelled_owned();
+            let serve = async move { daemon.serve(stopped).await.map_err(|error| error.to_string()) };
+            Ok(LocalDaemon { address, serve: Some(Box::pin(serve)), stop: Box::new(move || stop.cancel()) })
+        }
+    }
+}
+
+/// Returns where a client looks for a daemon by default.
+///
+/// # Errors
+/// No directory is known for it.
+pub fn client_address() -> Result<String, String> {
+    let data_dir = default_data_dir().map_err(|error| error.to_string())?;
+    Ok(default_address(&data_dir).to_string())
+}
+
+/// Returns the JSON Schema of workflows, for editors.
+pub fn schema_json() -> String {
+    format!("{:#}\n", workflow::schema())
 }
 
 impl Daemon {
@@ -194,6 +228,14 @@ pub fn default_address(data_dir: &Path) -> Address {
     let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute() && path.is_dir());
     let directory = runtime_dir.map_or_else(|| data_dir.to_owned(), |path| path.join("wren"));
     Address::Unix(directory.join("wrend.sock"))
+}
+
+fn book(config: &Config) -> Result<Book, price::Error> {
+    let book = Book::builtin()?;
+    match &config.prices {
+        Some(prices) => book.with_overrides(prices),
+        None => Ok(book),
+    }
 }
 
 fn make_data_dir(path: &Path) -> Result<(), Error> {

@@ -43,7 +43,10 @@ pub async fn serve(
     health.set_serving::<WorkflowServiceServer<Api>>().await;
     health.set_serving::<SystemServiceServer<Api>>().await;
     let fail = |error: &dyn std::fmt::Display| Error(error.to_string());
-    let reflection = || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
+    let reflection = || {
+        let builder = tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
+        builder.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
     // Over TCP the API's shape is told to nobody: those clients bring the proto.
     let v1 = is_local.then(|| reflection().build_v1()).transpose().map_err(|error| fail(&error))?;
     let v1alpha = is_local.then(|| reflection().build_v1alpha()).transpose().map_err(|error| fail(&error))?;

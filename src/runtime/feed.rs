@@ -43,6 +43,7 @@ impl Feed {
         let mut spans = TreeSpans::new();
         for recorded in journal {
             spans.on(recorded);
+            self.telemetry.prime(recorded);
         }
         let mut order = self.lock();
         order.due = journal.last().map_or(0, |last| last.tree_seq) + 1;

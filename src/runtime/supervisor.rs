@@ -379,9 +379,16 @@ impl Runtime {
         lock(&self.inner.set_aside).insert(run.clone(), (reason, message));
     }
 
-    /// Returns a row as people shall see it: a run that was set aside is suspended, whatever its journal says.
+    /// Returns a row as people shall see it: a run that was set aside is suspended, whatever its journal says, and one
+    /// that has a driver again runs, though its journal is about to say so only.
     pub(super) fn shown(&self, mut row: Row) -> Row {
         if row.summary.state == State::Ended {
+            return row;
+        }
+        let driven = || self.live_tree(&row.summary.root).is_some_and(|tree| tree.is_driven(&row.summary.id));
+        if row.summary.state == State::Suspended && row.summary.outcome == Some(Outcome::Drained) && !self.is_draining() && driven() {
+            row.summary.state = State::Running;
+            row.summary.outcome = None;
             return row;
         }
         if let Some((reason, message)) = lock(&self.inner.set_aside).get(&row.summary.id) {

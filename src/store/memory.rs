@@ -171,18 +171,17 @@ impl Store for Memory {
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Page, Error>> {
         let data = self.lock();
         let mut rows = Vec::new();
-        let mut next = None;
+        let mut last = None;
         let places = data.order.iter().enumerate().rev().map(|(index, id)| (index as u64 + 1, id));
         for (place, id) in places.filter(|(place, _)| query.cursor.is_none_or(|cursor| *place < cursor)) {
             let Some(row) = data.shown(id).filter(|row| super::matches(&query, row)) else { continue };
             if rows.len() == query.limit {
-                break;
+                return done(Ok(Page { rows, next: last }));
             }
             rows.push(row);
-            next = Some(place);
+            last = Some(place);
         }
-        let more = rows.len() == query.limit && next.is_some_and(|place| place > 1);
-        done(Ok(Page { rows, next: next.filter(|_| more) }))
+        done(Ok(Page { rows, next: None }))
     }
 
     fn unfinished(&self) -> BoxFuture<'_, Result<Vec<Row>, Error>> {

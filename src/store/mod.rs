@@ -271,10 +271,15 @@ pub enum Error {
     Unavailable(String),
 }
 
+/// Returns the state that people see: a run that bears a mark is being cancelled, though its journal may not say so yet.
+fn shown_state(row: &Row) -> State {
+    if row.cancel.is_some() && row.summary.state != State::Ended { State::Cancelling } else { row.summary.state }
+}
+
 /// Returns whether a row is among those that a query asks for, its cursor and limit apart.
 fn matches(query: &Query, row: &Row) -> bool {
     let summary = &row.summary;
-    let shown = if row.cancel.is_some() && summary.state != State::Ended { State::Cancelling } else { summary.state };
+    let shown = shown_state(row);
     (query.include_descendants || summary.parent.is_none())
         && (query.states.is_empty() || query.states.contains(&shown))
         && (query.outcomes.is_empty() || summary.outcome.is_some_and(|outcome| query.outcomes.contains(&outcome)))

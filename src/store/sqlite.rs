@@ -3,6 +3,9 @@
 
 mod file;
 mod reader;
+mod row;
+mod schema;
+mod tables;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -32,7 +35,7 @@ impl Sqlite {
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let lock = file::prepare(dir)?;
         let path = dir.join("wren.db");
-        let writer = writer::Writer::start(file::connect_writer(&path)?)?;
+        let writer = writer::Writer::start(tables::SqlTables::open(&path)?)?;
         let readers = reader::Readers::open(&path)?;
         Ok(Self { path, writer, readers, _lock: lock })
     }

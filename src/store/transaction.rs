@@ -2,7 +2,7 @@
 //! brings [`Tables`] and all-or-nothing; what is here brings the meaning.
 
 use super::{Appended, Batch, CancelMark, Claimed, Created, Error, Fence, NewChild, NewTree, Row};
-use crate::kernel::event::{ChildEnded, Event};
+use crate::kernel::event::{ChildEnded, Event, ParentCall};
 use crate::kernel::ledger::{self, Account};
 use crate::kernel::summary::Summary;
 use crate::kernel::{Recorded, RunId, State};
@@ -41,6 +41,7 @@ pub fn create(tables: &mut dyn Tables, tree: NewTree) -> Result<Created, Error> 
         }
         return Ok(Created { row: known(tables, &run)?, recorded: None });
     }
+    check_unused(tables, &tree.id)?;
     let recorded = Recorded {
         run: tree.id.clone(),
         seq: 1,
@@ -74,8 +75,17 @@ pub fn claim(tables: &mut dyn Tables, run: &RunId) -> Result<Claimed, Error> {
     }
     row.epoch += 1;
     tables.put(row.clone())?;
-    let path = path(tables, &row)?.into_iter().map(|row| row.account).collect();
-    Ok(Claimed { row, path })
+    let rows = path(tables, &row)?;
+    row.tree_seq = rows.last().map_or(0, |root| root.tree_seq);
+    Ok(Claimed { row, path: rows.into_iter().map(|row| row.account).collect() })
+}
+
+/// Refuses an id that a run has already: its row and journal would be overwritten.
+fn check_unused(tables: &mut dyn Tables, run: &RunId) -> Result<(), Error> {
+    match tables.row(run)? {
+        None => Ok(()),
+        Some(_) => Err(Error::Unavailable(format!("run {run} exists already"))),
+    }
 }
 
 /// Returns the rows of a run and of all above it, its own first.
@@ -94,7 +104,7 @@ fn path(tables: &mut dyn Tables, row: &Row) -> Result<Vec<Row>, Error> {
 pub fn append(tables: &mut dyn Tables, fence: &Fence, batch: Batch) -> Result<Appended, Error> {
     let row = known(tables, &fence.run)?;
     check_fence(&row, fence)?;
-    if row.cancel.is_some() && batch.events.iter().any(starts_something) {
+    if row.cancel.is_some() && (batch.events.iter().any(starts_something) || !batch.children.is_empty()) {
         return Err(Error::Cancelled);
     }
     let mut rows = path(tables, &row)?;
@@ -124,9 +134,11 @@ pub fn append(tables: &mut dyn Tables, fence: &Fence, batch: Batch) -> Result<Ap
     if let Some(own) = rows.first_mut() {
         own.summary = summary;
     }
-    if let Some(ended) = batch.child_ended {
+    // A parent that has ended hears nothing more: a fact after its last one would make its journal unreadable.
+    let hears = rows.get(1).is_none_or(|parent| parent.summary.state != State::Ended);
+    if let Some(ended) = batch.child_ended.filter(|_| hears) {
         tree_seq += 1;
-        let parent = rows.get_mut(1).ok_or_else(|| Error::NotFound(fence.run.clone()))?;
+        let parent = rows.get_mut(1).ok_or_else(|| Error::Unavailable(format!("run {} has no parent to tell of its end", fence.run)))?;
         recorded.push(tell_parent(tables, parent, ended, tree_seq, batch.time_us, &root)?);
     }
     if let Some(root) = rows.last_mut() {
@@ -142,11 +154,13 @@ fn check_fence(row: &Row, fence: &Fence) -> Result<(), Error> {
     if row.epoch != fence.epoch {
         return Err(Error::Fenced);
     }
-    if row.summary.state == State::Ended {
-        return Err(Error::Ended);
-    }
+    // Before the end is looked at: a writer that does not know whether its last append took place repeats it, and finds
+    // out by being behind, also where that append ended the run.
     if row.summary.seq != fence.seq {
         return Err(Error::Behind { head: row.summary.seq });
+    }
+    if row.summary.state == State::Ended {
+        return Err(Error::Ended);
     }
     Ok(())
 }
@@ -157,9 +171,11 @@ fn starts_something(event: &Event) -> bool {
 }
 
 fn create_child(tables: &mut dyn Tables, parent: &Row, child: NewChild, tree_seq: u64, time_us: i64) -> Result<Recorded, Error> {
-    if let Some(call) = &child.created.parent
-        && tables.has_child(&call.run, call.call_id.as_str())?
-    {
+    check_unused(tables, &child.id)?;
+    let own = |call: &&ParentCall| call.run == parent.summary.id && child.created.root == parent.summary.root;
+    let call = child.created.parent.as_ref().filter(own);
+    let call = call.ok_or_else(|| Error::Unavailable(format!("run {} is not a child of run {}", child.id, parent.summary.id)))?;
+    if tables.has_child(&call.run, call.call_id.as_str())? {
         return Err(Error::Unavailable(format!("call {} of run {} has a child already", call.call_id, call.run)));
     }
     let row = Row {
@@ -201,16 +217,15 @@ fn tell_parent(
 
 /// See [`super::Store::cancel`].
 pub fn cancel(tables: &mut dyn Tables, run: &RunId, mark: &CancelMark) -> Result<Vec<Row>, Error> {
+    let root = known(tables, run)?.summary.root;
+    let tree_seq = known(tables, &root)?.tree_seq;
     let mut before = Vec::new();
     for id in tables.subtree(run)? {
         let row = known(tables, &id)?;
         if row.summary.state != State::Ended && row.cancel.is_none() {
             tables.put(Row { cancel: Some(mark.clone()), ..row.clone() })?;
         }
-        before.push(row);
-    }
-    if before.is_empty() {
-        return Err(Error::NotFound(run.clone()));
+        before.push(Row { tree_seq, ..row });
     }
     Ok(before)
 }

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::directory::Directory;
-use super::{Ctx, Failure, Tool, search};
+use super::directory::{Directory, Listing};
+use super::{Ctx, Failure, Tool, read, search};
 use crate::kernel::{Effect, ToolSpec};
 
 /// Entries that a listing shows at most.
 const LISTED_MAX: usize = 500;
-/// Bytes of a file that are looked at, at most.
-const READ_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Returns the operations with their schemas; the tools entry that offers them fills in their source.
 pub fn files_operations() -> Vec<ToolSpec> {
@@ -90,7 +88,7 @@ impl Tool for FilesTool {
         Box::pin(async move {
             let work = tokio::task::spawn_blocking(move || match operation {
                 Operation::List => list(&directory, &args, &ctx),
-                Operation::Read => read(&directory, &args),
+                Operation::Read => read::read(&directory, &args, &ctx),
                 Operation::Search => search::search(&directory, &args, &ctx),
             });
             work.await.unwrap_or_else(|error| Err(Failure(format!("it stopped unexpectedly: {error}"))))
@@ -113,7 +111,7 @@ pub fn number_arg(args: &Value, name: &str) -> Option<u64> {
 fn list(directory: &Directory, args: &Value, ctx: &Ctx) -> Result<String, Failure> {
     let path = text_arg(args, "path", ".");
     let depth = number_arg(args, "depth").and_then(|depth| u32::try_from(depth).ok()).unwrap_or(2);
-    let (entries, more) = directory.list(path, depth, LISTED_MAX, &|| !ctx.token.is_cancelled())?;
+    let Listing { entries, more } = directory.list(path, depth, LISTED_MAX, &ctx.token)?;
     if entries.is_empty() {
         return Ok(format!("{path} is empty."));
     }
@@ -125,32 +123,4 @@ fn list(directory: &Directory, args: &Value, ctx: &Ctx) -> Result<String, Failur
         text.push_str(&format!("\n[only {LISTED_MAX} entries are shown; list a directory below, or a smaller depth]"));
     }
     Ok(text)
-}
-
-fn read(directory: &Directory, args: &Value) -> Result<String, Failure> {
-    let path = text_arg(args, "path", "");
-    let (text, size) = directory.text(path, READ_BYTES_MAX)?;
-    let looks_binary = text.chars().take(8000).any(|char| char == '\0');
-    if looks_binary {
-        return Err(Failure(format!("{path} is a binary file of {size} bytes and is not shown.")));
-    }
-    let (start, end) = (number_arg(args, "start_line"), number_arg(args, "end_line"));
-    let cut = if size > READ_BYTES_MAX {
-        format!("\n[the file has {size} bytes; only its first {READ_BYTES_MAX} are looked at]")
-    } else {
-        String::new()
-    };
-    if start.is_none() && end.is_none() {
-        return Ok(if text.is_empty() { format!("{path} is empty.") } else { format!("{text}{cut}") });
-    }
-    let index = |line: u64| usize::try_from(line).unwrap_or(usize::MAX);
-    let (start, end) = (start.map_or(1, index).max(1), end.map_or(usize::MAX, index));
-    if end < start {
-        return Err(Failure(format!("end_line {end} is before start_line {start}.")));
-    }
-    let lines: Vec<&str> = text.lines().skip(start - 1).take((end - start).saturating_add(1)).collect();
-    if lines.is_empty() {
-        return Err(Failure(format!("{path} has {} lines; start_line {start} is past its end.", text.lines().count())));
-    }
-    Ok(format!("{}{cut}", lines.join("\n")))
 }

@@ -6,9 +6,11 @@
 mod directory;
 mod files;
 mod output;
+mod read;
 mod registry;
 mod scripted;
 mod search;
+mod watched;
 
 use std::sync::Arc;
 

@@ -16,6 +16,11 @@ use super::scripted::PlayedTool;
 use super::{Ctx, Tool};
 use crate::kernel::{ToolSource, ToolSpec};
 
+/// Faults of one call's arguments that are told, at most.
+const FAULTS_MAX: usize = 16;
+/// Characters of one fault, at most.
+const FAULT_CHARS_MAX: usize = 300;
+
 /// The tools of one tree.
 pub struct Registry {
     sources: HashMap<String, Source>,
@@ -61,12 +66,7 @@ impl Registry {
             let failed = |why: String| OpenError { tool: key.clone(), why };
             let source = match source {
                 ToolSource::Files { root } => {
-                    let directory = Directory::open(workspace, root).map_err(|error| {
-                        failed(format!(
-                            "its root {root:?} in workspace {} cannot be opened: {error}; create it, or pass another --workspace",
-                            workspace.display()
-                        ))
-                    })?;
+                    let directory = Directory::open(workspace, root).map_err(failed)?;
                     Source::Files(Arc::new(directory))
                 }
                 ToolSource::Scripted(script) => Source::Played(Arc::new(PlayedTool::new(script.clone(), data_dir).map_err(failed)?)),
@@ -83,16 +83,13 @@ impl Registry {
     /// Every fault, in words that tell the model what to send instead.
     pub fn check(&self, spec: &ToolSpec, args: &Value) -> Result<(), String> {
         let validator = self.validator(spec)?;
-        let faults: Vec<String> = validator
-            .iter_errors(args)
-            .take(8)
-            .map(|error| {
-                let at = error.instance_path().to_string();
-                if at.is_empty() { error.to_string() } else { format!("{}: {error}", at.trim_start_matches('/')) }
-            })
-            .collect();
+        let mut faults: Vec<String> = validator.iter_errors(args).take(FAULTS_MAX + 1).map(|error| fault(&error)).collect();
         if faults.is_empty() {
             return Ok(());
+        }
+        if faults.len() > FAULTS_MAX {
+            faults.truncate(FAULTS_MAX);
+            faults.push("and more".to_owned());
         }
         Err(format!(
             "The arguments of {:?} are not valid: {}. They must fit this schema: {}",
@@ -138,6 +135,16 @@ impl Registry {
             Finished { ok, output, omitted_chars }
         })
     }
+}
+
+/// Says which argument is wrong and how. Arguments can be of any size, and a fault quotes what it found.
+fn fault(error: &jsonschema::ValidationError<'_>) -> String {
+    let at = error.instance_path().to_string();
+    let mut what = error.to_string();
+    if what.chars().nth(FAULT_CHARS_MAX).is_some() {
+        what = error.masked_with("the value").to_string().chars().take(FAULT_CHARS_MAX).collect();
+    }
+    if at.is_empty() { what } else { format!("{}: {what}", at.trim_start_matches('/')) }
 }
 
 fn how_to_ask(tool: &str) -> &'static str {

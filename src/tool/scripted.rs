@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tokio::time::{Duration, sleep};
 
+use super::watched::cancelled;
 use super::{Ctx, Failure, Progress, Tool};
 use crate::kernel::ScriptedTool;
 
@@ -27,7 +28,7 @@ impl PlayedTool {
     pub fn new(script: ScriptedTool, data_dir: &Path) -> Result<Self, String> {
         let log = match &script.log {
             None => None,
-            Some(name) if Path::new(name).file_name().is_some_and(|file| file == name.as_str()) => {
+            Some(name) if !name.contains('\0') && Path::new(name).file_name().is_some_and(|file| file == name.as_str()) => {
                 Some(data_dir.join("tool-logs").join(name))
             }
             Some(name) => return Err(format!("log {name:?} must be a plain file name")),
@@ -45,7 +46,9 @@ impl Tool for PlayedTool {
             if let Some(log) = log {
                 // The effect that is counted across crashes: once it is on the disk, the tool has run.
                 let line = format!("{} {} {}\n", ctx.run, ctx.call_id, ctx.idempotency_key);
-                append(&log, &line).map_err(|error| Failure(format!("its log cannot be written: {error}")))?;
+                let written = tokio::task::spawn_blocking(move || append(&log, &line)).await;
+                let written = written.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+                written.map_err(|error| Failure(format!("its log cannot be written: {error}")))?;
             }
             if let Some(message) = script.panics {
                 panic!("{message}");
@@ -61,15 +64,20 @@ impl Tool for PlayedTool {
 async fn play(script: &ScriptedTool, ctx: &Ctx) -> Result<(), Failure> {
     let step_ms = if script.progress_every_ms == 0 { script.takes_ms } else { script.progress_every_ms };
     let mut played_ms = 0;
+    if ctx.token.is_cancelled() {
+        return Err(cancelled());
+    }
     while played_ms < script.takes_ms {
         let next_ms = step_ms.max(1).min(script.takes_ms - played_ms);
         tokio::select! {
             biased;
-            () = ctx.token.cancelled() => return Err(Failure("cancelled".to_owned())),
+            () = ctx.token.cancelled() => return Err(cancelled()),
             () = sleep(Duration::from_millis(next_ms)) => played_ms += next_ms,
         }
         if script.progress_every_ms > 0 && script.total > 0 {
-            let done = script.total.saturating_mul(played_ms) / script.takes_ms;
+            // At most `total`, so it fits again; the product alone may not.
+            let done = u128::from(script.total) * u128::from(played_ms) / u128::from(script.takes_ms);
+            let done = u64::try_from(done).unwrap_or(script.total);
             (ctx.progress)(Progress { label: "scanned".to_owned(), done, total: script.total, unit: script.unit.clone() });
         }
     }

@@ -1,83 +1,141 @@
-//! `search_files`: a regular expression over the lines of files, with progress.
+//! `search_files`: a regular expression over the lines of files, with progress. It does not decide what may be opened:
+//! every file is opened through the held directory.
+
+use std::io::Read;
 
 use globset::{Glob, GlobMatcher};
-use grep::regex::RegexMatcher;
+use grep::regex::{RegexMatcher, RegexMatcherBuilder};
 use grep::searcher::sinks::Lossy;
-use grep::searcher::{BinaryDetection, SearcherBuilder};
+use grep::searcher::{BinaryDetection, Searcher, SearcherBuilder};
 use serde_json::Value;
 
 use super::directory::Directory;
 use super::files::{number_arg, text_arg};
+use super::read::SCANNED_BYTES_MAX;
+use super::watched::{Watched, cancelled};
 use super::{Ctx, Failure, Progress};
 
-/// Files that one search looks into, at most.
-const FILES_MAX: usize = 20_000;
-/// Levels below the path that are searched.
-const DEPTH_MAX: u32 = 32;
+/// Files and directories that one search looks at, at most.
+const ENTRIES_MAX: usize = 20_000;
+/// Levels below the path that are searched: as many as a path can have.
+const DEPTH_MAX: u32 = 64;
 /// How often progress is told, in files.
 const PROGRESS_EVERY: usize = 200;
 /// Characters of a line that are shown.
 const LINE_CHARS_MAX: usize = 400;
+/// Bytes of a line that is searched, at most: it is held in memory whole.
+const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of a compiled pattern, at most: a short pattern can ask for gigabytes.
+const PATTERN_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Files that are named for not having been searched.
+const UNSEARCHED_SHOWN: usize = 5;
+
+/// A search under way, and what it has come to.
+struct Search<'a> {
+    directory: &'a Directory,
+    ctx: &'a Ctx,
+    matcher: RegexMatcher,
+    searcher: Searcher,
+    /// Results to give, at most.
+    max: usize,
+    lines: Vec<String>,
+    /// How many files were looked into.
+    files: usize,
+    /// Files that could not be searched, or not to their end, each with the reason.
+    unsearched: Vec<String>,
+}
 
 /// Searches.
 pub fn search(directory: &Directory, args: &Value, ctx: &Ctx) -> Result<String, Failure> {
     let pattern = text_arg(args, "pattern", "");
     let path = text_arg(args, "path", ".");
     let max = number_arg(args, "max_results").and_then(|max| usize::try_from(max).ok()).unwrap_or(100).max(1);
-    let matcher = RegexMatcher::new_line_matcher(pattern).map_err(|error| {
-        Failure(format!("the pattern is not a valid regular expression: {error}. Escape special characters with a backslash."))
-    })?;
-    let glob = args.get("glob").and_then(Value::as_str).map(matcher_of).transpose()?;
+    let matcher = pattern_of(pattern)?;
+    let glob = args.get("glob").and_then(Value::as_str).map(glob_of).transpose()?;
     let (files, more) = files_to_search(directory, path, glob.as_ref(), ctx)?;
-    let mut found = Vec::new();
-    let mut searcher = SearcherBuilder::new().line_number(true).binary_detection(BinaryDetection::quit(0)).build();
-    for (index, file) in files.iter().enumerate() {
-        if ctx.token.is_cancelled() {
-            return Err(Failure("cancelled".to_owned()));
-        }
-        if index % PROGRESS_EVERY == 0 && index > 0 {
-            tell(ctx, index, files.len());
-        }
-        // What cannot be opened (a link to outside, no permission) is no match.
-        let Ok((handle, _)) = directory.file(file) else { continue };
-        let sink = Lossy(|line, text| {
-            let shown: String = text.trim_end().chars().take(LINE_CHARS_MAX).collect();
-            found.push(format!("{file}:{line}: {shown}"));
-            Ok(found.len() < max)
-        });
-        // A read that fails in the middle keeps what was found before it.
-        let _ = searcher.search_file(&matcher, &handle, sink);
-        if found.len() >= max {
+    let searcher =
+        SearcherBuilder::new().line_number(true).binary_detection(BinaryDetection::quit(0)).heap_limit(Some(LINE_BYTES_MAX)).build();
+    let mut search = Search { directory, ctx, matcher, searcher, max, lines: Vec::new(), files: 0, unsearched: Vec::new() };
+    for file in &files {
+        if search.lines.len() >= max {
             break;
         }
+        if search.files > 0 && search.files.is_multiple_of(PROGRESS_EVERY) {
+            tell(ctx, search.files, files.len());
+        }
+        search.look_into(file);
+        if ctx.token.is_cancelled() {
+            return Err(cancelled());
+        }
     }
-    tell(ctx, files.len(), files.len());
-    Ok(report(pattern, &found, max, files.len(), more))
+    tell(ctx, search.files, files.len());
+    Ok(search.report(pattern, more))
 }
 
-fn report(pattern: &str, found: &[String], max: usize, files: usize, more: bool) -> String {
-    if found.is_empty() {
-        return format!("no line of {files} files matches {pattern:?}.");
+impl Search<'_> {
+    fn look_into(&mut self, file: &str) {
+        self.files += 1;
+        let (handle, size) = match self.directory.file(file) {
+            Ok(opened) => opened,
+            Err(failure) => return self.unsearched.push(failure.to_string()),
+        };
+        let (lines, max) = (&mut self.lines, self.max);
+        let sink = Lossy(|line, text| {
+            let text = text.trim_end();
+            let shown: String = text.chars().take(LINE_CHARS_MAX).collect();
+            let cut = if shown.len() < text.len() { "…" } else { "" };
+            lines.push(format!("{file}:{line}: {shown}{cut}"));
+            Ok(lines.len() < max)
+        });
+        let reader = Watched::new(handle.take(SCANNED_BYTES_MAX), &self.ctx.token);
+        if let Err(error) = self.searcher.search_reader(&self.matcher, reader, sink) {
+            // The searcher's own words for a line that does not fit name a buffer, not the line.
+            let why = if error.to_string().contains("allocation limit") {
+                format!("it has a line of more than {LINE_BYTES_MAX} bytes")
+            } else {
+                error.to_string()
+            };
+            self.unsearched.push(format!("{file} was not searched to its end: {why}."));
+        } else if size > SCANNED_BYTES_MAX && self.lines.len() < max {
+            self.unsearched.push(format!("{file} was searched in its first {SCANNED_BYTES_MAX} bytes only, or is binary after its start."));
+        }
     }
-    let mut text = found.join("\n");
-    if found.len() >= max {
-        text.push_str(&format!("\n[stopped at {max} results; use a narrower pattern or a glob, or raise max_results]"));
+
+    fn report(&self, pattern: &str, more: bool) -> String {
+        let mut text =
+            if self.lines.is_empty() { format!("no line of {} files matches {pattern:?}.", self.files) } else { self.lines.join("\n") };
+        if self.lines.len() >= self.max {
+            text.push_str(&format!("\n[stopped at {} results; use a narrower pattern or a glob, or raise max_results]", self.max));
+        }
+        for note in self.unsearched.iter().take(UNSEARCHED_SHOWN) {
+            text.push_str(&format!("\n[{note}]"));
+        }
+        if self.unsearched.len() > UNSEARCHED_SHOWN {
+            text.push_str(&format!("\n[{} more files were not searched]", self.unsearched.len() - UNSEARCHED_SHOWN));
+        }
+        if more {
+            text.push_str("\n[there are more files than one search looks at; search a directory below]");
+        }
+        text
     }
-    if more {
-        text.push_str(&format!("\n[only the first {FILES_MAX} files were looked at; search a directory below]"));
-    }
-    text
 }
 
-fn matcher_of(glob: &str) -> Result<GlobMatcher, Failure> {
+fn pattern_of(pattern: &str) -> Result<RegexMatcher, Failure> {
+    let mut builder = RegexMatcherBuilder::new();
+    builder.line_terminator(Some(b'\n')).size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX);
+    builder.build(pattern).map_err(|error| {
+        Failure(format!("the pattern is not a valid regular expression: {error}. Escape special characters with a backslash."))
+    })
+}
+
+fn glob_of(glob: &str) -> Result<GlobMatcher, Failure> {
     let parsed = Glob::new(glob).map_err(|error| Failure(format!("the glob is not valid: {error}.")))?;
     Ok(parsed.compile_matcher())
 }
 
 fn files_to_search(directory: &Directory, path: &str, glob: Option<&GlobMatcher>, ctx: &Ctx) -> Result<(Vec<String>, bool), Failure> {
-    let listed = directory.list(path, DEPTH_MAX, FILES_MAX, &|| !ctx.token.is_cancelled());
-    let (entries, more) = match listed {
-        Ok(listed) => listed,
+    let listing = match directory.list(path, DEPTH_MAX, ENTRIES_MAX, &ctx.token) {
+        Ok(listing) => listing,
         // A path that is a file is searched alone.
         Err(failure) => match directory.file(path) {
             Ok(_) => return Ok((vec![path.to_owned()], false)),
@@ -86,7 +144,8 @@ fn files_to_search(directory: &Directory, path: &str, glob: Option<&GlobMatcher>
     };
     let wanted =
         |path: &str| glob.is_none_or(|glob| glob.is_match(path) || path.rsplit('/').next().is_some_and(|name| glob.is_match(name)));
-    Ok((entries.into_iter().filter(|entry| !entry.is_dir && wanted(&entry.path)).map(|entry| entry.path).collect(), more))
+    let files = listing.entries.into_iter().filter(|entry| !entry.is_dir && wanted(&entry.path)).map(|entry| entry.path);
+    Ok((files.collect(), listing.more))
 }
 
 fn tell(ctx: &Ctx, done: usize, total: usize) {

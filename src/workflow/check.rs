@@ -41,6 +41,7 @@ pub fn load(source: &Source, world: &World<'_>, overrides: &Overrides) -> (Optio
     let Ok(text) = std::str::from_utf8(bytes) else {
         return refuse("W002", "the file is not UTF-8".to_owned(), "save it as UTF-8");
     };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let map = match scan::scan(text) {
         Ok(map) => map,
         Err(refused) => return (None, refused.into_iter().map(|refused| of_refused(refused, path, text)).collect()),
@@ -84,14 +85,15 @@ fn find_secrets(map: &SourceMap, faults: &mut Faults<'_>) {
 
 fn is_key_shaped(text: &str) -> bool {
     const PREFIXES: [&str; 7] = ["sk-", "sk_live_", "ghp_", "github_pat_", "xoxb-", "AKIA", "AIza"];
-    PREFIXES.iter().any(|prefix| text.starts_with(prefix) && text.len() >= prefix.len() + 12 && !text.contains(' '))
+    let is_key = |word: &str| PREFIXES.iter().any(|prefix| word.starts_with(prefix) && word.len() >= prefix.len() + 12);
+    text.split(|char: char| char.is_whitespace() || "\"'`:=,;(){}[]<>".contains(char)).any(is_key)
 }
 
 /// Returns whether a name or a line speaks of a secret, so that it is not shown.
 pub(super) fn looks_secret(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     ["api_key", "apikey", "secret", "password", "access_token"].iter().any(|word| lower.contains(word))
-        || text.split(|char: char| char.is_whitespace() || "\"':,{}".contains(char)).any(is_key_shaped)
+        || is_key_shaped(text)
 }
 
 impl Context<'_> {

@@ -8,10 +8,18 @@ use super::{Diagnostic, Severity};
 /// Collects the faults of one document.
 pub struct Faults<'a> {
     path: &'a str,
-    text: &'a str,
     map: &'a SourceMap,
+    lines: Vec<&'a str>,
     found: Vec<Diagnostic>,
+    /// How many more there were than are kept.
+    more: usize,
+    spare: Option<Diagnostic>,
 }
+
+/// Faults that are kept: a document with more is hostile, or not a workflow at all.
+const FAULTS_MAX: usize = 100;
+/// Characters of a message at most, whatever a document puts into it.
+const MESSAGE_CHARS_MAX: usize = 400;
 
 /// Which part of a value a fault points at.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,7 +33,7 @@ pub enum At {
 impl<'a> Faults<'a> {
     /// Begins a collection.
     pub fn new(path: &'a str, text: &'a str, map: &'a SourceMap) -> Self {
-        Self { path, text, map, found: Vec::new() }
+        Self { path, map, lines: text.lines().collect(), found: Vec::new(), more: 0, spare: None }
     }
 
     /// Adds an error at a value.
@@ -45,8 +53,16 @@ impl<'a> Faults<'a> {
 
     fn push(&mut self, severity: Severity, code: &'static str, pointer: &str, at: At, message: String) -> &mut Diagnostic {
         let place = self.place(pointer, at);
-        self.found.push(diagnostic(severity, code, message, self.path, place, pointer, source_line(self.text, place.line)));
-        let last = self.found.len() - 1;
+        let message: String = message.chars().take(MESSAGE_CHARS_MAX).collect();
+        let index = usize::try_from(place.line).unwrap_or(0).saturating_sub(1);
+        let line = shown_line(self.lines.get(index).copied().unwrap_or(""));
+        let fault = diagnostic(severity, code, message, self.path, place, pointer, line);
+        if self.found.len() >= FAULTS_MAX {
+            self.more += 1;
+            return self.spare.insert(fault);
+        }
+        let last = self.found.len();
+        self.found.push(fault);
         &mut self.found[last]
     }
 
@@ -79,6 +95,9 @@ impl<'a> Faults<'a> {
         let mut found = self.found;
         found.sort_by_key(|fault| (fault.line, fault.column));
         found.dedup();
+        if self.more > 0 {
+            found.push(placeless("W050", self.path, format!("{} more faults are not shown", self.more), String::new()));
+        }
         found
     }
 }
@@ -125,10 +144,13 @@ fn diagnostic(
 
 /// Returns a line as it may be shown: within bounds, and nothing that looks like a key.
 fn source_line(text: &str, line: u32) -> String {
+    let index = usize::try_from(line).unwrap_or(0).saturating_sub(1);
+    shown_line(text.lines().nth(index).unwrap_or(""))
+}
+
+fn shown_line(line: &str) -> String {
     /// How much of a line is shown.
     const CHARS_MAX: usize = 200;
-    let index = usize::try_from(line).unwrap_or(0).saturating_sub(1);
-    let line = text.lines().nth(index).unwrap_or("");
     if super::check::looks_secret(line) {
         return String::new();
     }

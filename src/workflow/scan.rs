@@ -73,6 +73,8 @@ struct Scan {
     frames: Vec<Frame>,
     /// What each anchor stands for, once it is complete.
     anchors: HashMap<usize, Size>,
+    /// Texts of anchored scalars.
+    texts: HashMap<usize, String>,
     total: Size,
     aliases: usize,
     documents: usize,
@@ -181,7 +183,9 @@ impl Scan {
         let Some(size) = self.anchors.get(&anchor).copied() else {
             return Err(refuse("W004", "an alias stands inside what it stands for", "", at));
         };
-        self.take_place(at, None)?;
+        // The text as it was written is kept for aliases too: an amount is read from it exactly.
+        let text = self.texts.get(&anchor).cloned();
+        self.take_place(at, text.as_deref())?;
         self.add(size, at)
     }
 
@@ -200,6 +204,7 @@ impl Scan {
         let size = Size { nodes: 1, text_bytes: text.len() };
         if anchor > 0 {
             self.anchors.insert(anchor, size);
+            self.texts.insert(anchor, text.to_owned());
         }
         self.add(size, at)
     }
@@ -222,7 +227,9 @@ impl Scan {
         }
         if let Some(Frame::Mapping { keys, key, .. }) = self.frames.last_mut() {
             if !keys.insert(text.to_owned()) {
-                return Err(refuse("W006", format!("the key `{text}` is given twice"), "remove one of the two", at));
+                // A key may be a secret that was put into the wrong place: it is not repeated then.
+                let shown = if super::check::looks_secret(text) { "…" } else { text };
+                return Err(refuse("W006", format!("the key `{shown}` is given twice"), "remove one of the two", at));
             }
             *key = Some((text.to_owned(), at));
         }

@@ -101,16 +101,17 @@ pub fn check_shape(document: &Value, faults: &mut Faults<'_>) {
                     fault.help = "quote it".to_owned();
                 }
             }
-            ValidationErrorKind::Enum { options } => {
-                let options: Vec<String> =
-                    options.as_array().into_iter().flatten().map(|option| option.to_string().trim_matches('"').to_owned()).collect();
-                let shown = error.instance().to_string();
+            ValidationErrorKind::Enum { .. } | ValidationErrorKind::Constant { .. } | ValidationErrorKind::OneOfNotValid { .. } => {
+                let options = options(error.schema_path().as_str());
+                let shown = shown(error.instance());
                 let fault = faults.error("W014", &pointer, format!("{place} is {shown} and must be one of: {}", options.join(", ")));
                 fault.suggestion =
                     error.instance().as_str().and_then(|text| nearest(text, options.iter().map(String::as_str))).unwrap_or("").to_owned();
             }
+            // The error's own words would show the value, which may be a secret or very long.
             _ => {
-                faults.error("W013", &pointer, format!("{place}: {error}"));
+                let why = error.masked_with("this value").to_string();
+                faults.error("W013", &pointer, format!("{place}: {why}"));
             }
         }
     }
@@ -119,7 +120,7 @@ pub fn check_shape(document: &Value, faults: &mut Faults<'_>) {
 fn unknown_field(faults: &mut Faults<'_>, pointer: &str, name: &str, allowed: &[String]) {
     let at = join(pointer, name);
     if super::check::looks_secret(name) {
-        let fault = faults.key_error("W015", &at, format!("`{name}` does not belong in a workflow: keys and secrets stay with the daemon"));
+        let fault = faults.key_error("W015", &at, "this field speaks of a secret, which does not belong in a workflow: keys stay with the daemon");
         fault.help = "set the provider's variable (such as OPENAI_API_KEY) where wrend runs".to_owned();
         fault.source_line.clear();
         return;
@@ -138,6 +139,22 @@ fn allowed(schema_path: &str) -> Vec<String> {
     let owner = schema_path.trim_end_matches("/additionalProperties");
     let properties = resolve(owner).and_then(|schema| schema.get("properties")).and_then(Value::as_object);
     properties.map(|properties| properties.keys().cloned().collect()).unwrap_or_default()
+}
+
+/// Returns the words that an enumeration allows.
+fn options(schema_path: &str) -> Vec<String> {
+    let owner = schema_path.rsplit_once('/').map_or("", |(owner, _)| owner);
+    let Some(schema) = resolve(owner) else { return Vec::new() };
+    let mut words: Vec<&Value> = schema.get("enum").and_then(Value::as_array).into_iter().flatten().collect();
+    words.extend(schema.get("const"));
+    words.extend(schema.get("oneOf").and_then(Value::as_array).into_iter().flatten().filter_map(|choice| choice.get("const")));
+    words.iter().map(|word| word.as_str().map_or_else(|| word.to_string(), str::to_owned)).collect()
+}
+
+/// Returns a value as it may be repeated: short, and no secret.
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    if super::check::looks_secret(&text) { "a secret".to_owned() } else { text.chars().take(60).collect() }
 }
 
 fn wanted(schema_path: &str) -> String {

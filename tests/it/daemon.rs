@@ -193,7 +193,7 @@ fn cancel_from_a_second_client_leaves_nothing_running() {
 }
 
 /// Follows a run until an event is seen.
-fn wait_for(daemon: &Daemon, run: &str, wanted: impl Fn(&Value) -> bool) {
+pub fn wait_for(daemon: &Daemon, run: &str, wanted: impl Fn(&Value) -> bool) {
     use std::io::{BufRead, BufReader};
     let mut watch = daemon.ctl(&["watch", run, "-o", "jsonl"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
@@ -251,4 +251,40 @@ fn a_drained_daemon_goes_on_at_its_next_start() {
     let ended = daemon.json(0, &["get", &run]);
     assert_eq!(ended["outcome"], "OUTCOME_COMPLETED");
     assert_eq!(int(&ended["subtree_usage"]["written_off_usd_nanos"]), 0, "a drain loses no call");
+}
+
+#[test]
+fn twenty_kills_at_places_all_over_the_tree_change_nothing_but_the_write_offs() {
+    let args = ["-f", OFFLINE, "-i", "pace=40ms"];
+    let mut daemon = Daemon::start();
+    let quiet = daemon.json(0, &[&["run"], &args[..]].concat());
+    let quiet_id = quiet["run_id"].as_str().unwrap();
+    let quiet_transcripts = transcripts(&daemon, quiet_id);
+    let last = daemon.events(quiet_id).iter().map(|event| int(&event["tree_seq"])).max().unwrap();
+    let mut hit = std::collections::BTreeSet::new();
+    for kill in 0..20 {
+        let run = daemon.submit(&args);
+        // Somewhere between the first model call and the last: which event that is differs from run to run.
+        let at = 3 + kill * (last - 8) / 20;
+        let seen = std::cell::RefCell::new(Value::Null);
+        wait_for(&daemon, &run, |event| {
+            seen.replace(event.clone());
+            int(&event["tree_seq"]) >= at
+        });
+        daemon.kill();
+        daemon.serve();
+        daemon.expect(0, &["wait", &run]);
+        let ended = daemon.json(0, &["get", &run]);
+        let lost = int(&ended["subtree_usage"]["written_off_usd_nanos"]);
+        let seen = seen.into_inner();
+        let payloads = ["turn_started", "turn_ended", "call_started", "call_ended", "child_started", "child_ended"];
+        let what = payloads.iter().find(|name| !seen[**name].is_null()).unwrap_or(&"other");
+        println!("killed at tree_seq {} ({what}): written off {lost} nano-USD", seen["tree_seq"]);
+        hit.insert(*what);
+        assert_eq!(settled(&ended), settled(&quiet), "killed at {seen}");
+        assert_eq!(int(&ended["subtree_usage"]["run_count"]), int(&quiet["subtree_usage"]["run_count"]), "killed at {seen}");
+        assert_eq!(int(&ended["reserved_usd_nanos"]), 0);
+        assert_eq!(transcripts(&daemon, &run), quiet_transcripts, "killed at {seen}");
+    }
+    assert!(hit.len() >= 3, "the kills hit too few kinds of moments: {hit:?}");
 }

@@ -1,1 +1,190 @@
-//! Tests of the telemetry.
+//! Spans from the real daemon: at an in-process collector over both protocols, and at a real Jaeger.
+
+mod collector;
+mod jaeger;
+
+use std::collections::{HashMap, HashSet};
+
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use serde_json::Value;
+
+use self::collector::Collector;
+use crate::support::{Daemon, int, runs};
+
+const OFFLINE: &str = "workflows/deep-research-offline.yaml";
+
+fn text(span: &Span, key: &str) -> Option<String> {
+    match value(span, key)? {
+        Any::StringValue(text) => Some(text),
+        other => panic!("{key}: {other:?}"),
+    }
+}
+
+fn number(span: &Span, key: &str) -> i64 {
+    match value(span, key) {
+        Some(Any::IntValue(number)) => number,
+        None => 0,
+        other => panic!("{key}: {other:?}"),
+    }
+}
+
+fn value(span: &Span, key: &str) -> Option<Any> {
+    let found: Vec<_> = span.attributes.iter().filter(|attribute| attribute.key == key).collect();
+    assert!(found.len() < 2, "{key} stands twice on {}", span.name);
+    found.first()?.value.clone()?.value
+}
+
+/// Checks everything that must hold for the spans of one finished tree.
+fn check(daemon: &Daemon, run: &Value, spans: &[Span]) {
+    let id = run["run_id"].as_str().unwrap();
+    let ids: HashSet<&[u8]> = spans.iter().map(|span| &span.span_id[..]).collect();
+    assert_eq!(ids.len(), spans.len(), "a span id stands twice");
+    let traces: HashSet<&[u8]> = spans.iter().map(|span| &span.trace_id[..]).collect();
+    assert_eq!(traces.len(), 1);
+    let roots: Vec<&Span> = spans.iter().filter(|span| span.parent_span_id.is_empty()).collect();
+    assert_eq!(roots.len(), 1, "{:?}", roots.iter().map(|span| &span.name).collect::<Vec<_>>());
+    assert!(roots[0].name.starts_with("invoke_workflow"));
+    let by_id: HashMap<&[u8], &Span> = spans.iter().map(|span| (&span.span_id[..], span)).collect();
+    for span in spans {
+        let keys: HashSet<&str> = span.attributes.iter().map(|attribute| attribute.key.as_str()).collect();
+        assert_eq!(keys.len(), span.attributes.len(), "an attribute stands twice on {}", span.name);
+        assert!(span.end_time_unix_nano >= span.start_time_unix_nano);
+        if span.parent_span_id.is_empty() {
+            continue;
+        }
+        let parent = by_id.get(&span.parent_span_id[..]).unwrap_or_else(|| panic!("{} has no parent", span.name));
+        let kind = |name: &str| name.split(' ').next().unwrap().to_owned();
+        let expected: &[&str] = match kind(&span.name).as_str() {
+            "invoke_agent" => &["invoke_workflow", "execute_tool"],
+            "turn" => &["invoke_agent"],
+            "chat" | "execute_tool" => &["turn"],
+            other => panic!("a span named {other}"),
+        };
+        assert!(expected.contains(&kind(&parent.name).as_str()), "{} under {}", span.name, parent.name);
+        assert!(
+            parent.start_time_unix_nano <= span.start_time_unix_nano && span.end_time_unix_nano <= parent.end_time_unix_nano,
+            "{} sticks out of {}",
+            span.name,
+            parent.name
+        );
+    }
+    // The money: integers on chat spans, the ledger's to the nano.
+    let chats: Vec<&Span> = spans.iter().filter(|span| span.name.starts_with("chat ")).collect();
+    let nanos: i64 = chats.iter().map(|span| number(span, "wren.cost.usd_nanos") + number(span, "wren.cost.written_off_usd_nanos")).sum();
+    assert_eq!(nanos, int(&run["subtree_usage"]["cost_usd_nanos"]));
+    // Each turn's figures are its ledger row's.
+    let events = daemon.events(id);
+    for event in events.iter().filter(|event| !event["turn_ended"].is_null()) {
+        let turn = &event["turn_ended"];
+        let of_turn = |span: &&Span| {
+            text(span, "wren.run.id").as_deref() == event["run_id"].as_str() && span.name == format!("turn {}", turn["turn"])
+        };
+        let found: Vec<&Span> = spans.iter().filter(of_turn).collect();
+        assert!(
+            found.iter().any(|span| number(span, "wren.usage.input_tokens") == int(&turn["input_tokens"])
+                && number(span, "wren.usage.output_tokens") == int(&turn["output_tokens"])),
+            "turn {turn}"
+        );
+        let chat = chats.iter().find(|span| {
+            text(span, "wren.run.id").as_deref() == event["run_id"].as_str()
+                && number(span, "wren.cost.usd_nanos") == int(&turn["cost_usd_nanos"])
+                && number(span, "gen_ai.usage.input_tokens") == int(&turn["input_tokens"])
+        });
+        assert!(chat.is_some(), "no chat span for {turn}");
+    }
+    // Tools: their own fee, and a child's cost beside it.
+    let tree = daemon.json(0, &["tree", id]);
+    let costs: HashMap<String, i64> =
+        runs(&tree).iter().map(|run| (run["run_id"].as_str().unwrap().to_owned(), int(&run["subtree_usage"]["cost_usd_nanos"]))).collect();
+    for span in spans.iter().filter(|span| span.name.starts_with("execute_tool ")) {
+        assert_eq!(value(span, "wren.cost.usd"), Some(Any::DoubleValue(0.0)), "{}", span.name);
+        if let Some(child) = text(span, "wren.child.run_id") {
+            let Some(Any::DoubleValue(cost)) = value(span, "wren.child.cost_usd") else { panic!("no child cost on {}", span.name) };
+            assert_eq!((cost * 1e9).round() as i64, costs[&child]);
+        }
+    }
+    let everything = format!("{spans:?}");
+    assert!(!everything.contains("Worker 7 stopped"), "an answer is on a span");
+    assert!(!everything.contains("self-contained"), "a prompt is on a span");
+}
+
+fn over(protocol: &str, with_kill: bool) {
+    let collector = Collector::start();
+    let endpoint = if protocol == "grpc" { collector.grpc() } else { collector.http() };
+    let environment = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
+        ("OTEL_METRICS_EXPORTER", "none"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "50"),
+    ];
+    let mut daemon = Daemon::start_with(&environment);
+    let pace = if with_kill { "pace=150ms" } else { "pace=20ms" };
+    let run = daemon.submit(&["-f", OFFLINE, "-i", pace]);
+    if with_kill {
+        // In the middle: after a child has asked for something and before the tree is done.
+        crate::daemon::wait_for(&daemon, &run, |event| !event["child_started"].is_null());
+        daemon.kill();
+        daemon.serve();
+    }
+    daemon.run(&["wait", &run]);
+    let run = daemon.json(0, &["get", &run]);
+    // The journal's own spans say how many must arrive.
+    let file = daemon.expect(0, &["trace", run["run_id"].as_str().unwrap(), "--format", "otlp-json"]);
+    let rendered: Value = serde_json::from_str(&file).unwrap();
+    let expected = rendered["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap().len();
+    assert!(expected > 30);
+    if with_kill {
+        // What was finished but not yet sent when the daemon died is lost to the collector; the journal has it all.
+        daemon.terminate();
+        let spans = collector.spans();
+        let ids: HashSet<&[u8]> = spans.iter().map(|span| &span.span_id[..]).collect();
+        assert_eq!(ids.len(), spans.len(), "a span was sent twice");
+        let sum: i64 = rendered["resourceSpans"][0]["scopeSpans"][0]["spans"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|span| span["name"].as_str().unwrap().starts_with("chat "))
+            .map(cost_of_json)
+            .sum();
+        assert_eq!(sum, int(&run["subtree_usage"]["cost_usd_nanos"]));
+        return;
+    }
+    let daemon_events = daemon.events(run["run_id"].as_str().unwrap());
+    assert!(!daemon_events.is_empty());
+    let spans = collector.wait_for(expected);
+    check(&daemon, &run, &spans);
+    daemon.terminate();
+    assert_eq!(collector.spans().len(), expected, "every span is there once");
+}
+
+/// The money on a chat span of an OTLP JSON file.
+fn cost_of_json(span: &Value) -> i64 {
+    let of = |key: &str| {
+        let found = span["attributes"].as_array().unwrap().iter().find(|attribute| attribute["key"] == key);
+        found.map_or(0, |attribute| int(&attribute["value"]["intValue"]))
+    };
+    of("wren.cost.usd_nanos") + of("wren.cost.written_off_usd_nanos")
+}
+
+#[test]
+fn every_span_arrives_over_grpc_and_adds_up() {
+    over("grpc", false);
+}
+
+#[test]
+fn every_span_arrives_over_http_and_adds_up() {
+    over("http/protobuf", false);
+}
+
+#[test]
+fn a_killed_tree_has_no_span_twice_and_its_trace_adds_up() {
+    over("grpc", true);
+}
+
+#[test]
+fn a_collector_that_is_not_there_hinders_nobody() {
+    let daemon = Daemon::start_with(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]);
+    let run = daemon.json(0, &["run", "-f", OFFLINE, "-i", "pace=5ms"]);
+    assert_eq!(run["outcome"], "OUTCOME_COMPLETED");
+}

@@ -2,14 +2,16 @@
 //! log.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::Semaphore;
 
+use super::row::{HOT_COLUMNS, restore, state_code};
 use super::{error_of, file};
 use crate::kernel::event::EVENT_VERSION;
 use crate::kernel::ledger::Account;
+use crate::kernel::summary::Summary;
 use crate::kernel::{Event, Recorded, RunId};
 use crate::store::{Error, Page, Query, Row};
 
@@ -42,7 +44,8 @@ impl Readers {
             let reading = tokio::task::spawn_blocking(move || {
                 let _turn = turn;
                 let connection = idle.lock().unwrap_or_else(PoisonError::into_inner).pop().ok_or_else(gone)?;
-                let result = read(&connection);
+                // One transaction, so that what is read together is of one moment.
+                let result = words(connection.unchecked_transaction()).and_then(|transaction| read(&transaction));
                 idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
                 result
             });
@@ -55,37 +58,63 @@ fn words<T>(result: rusqlite::Result<T>) -> Result<T, Error> {
     result.map_err(|error| error_of(&error))
 }
 
-fn parse_row(body: &[u8]) -> Result<Row, Error> {
-    serde_json::from_slice(body).map_err(|error| Error::Unavailable(format!("a run's row cannot be read: {error}")))
+/// What [`row_of`] reads, from `runs r JOIN heads h`. The tree's head is the root's.
+fn row_columns() -> &'static str {
+    static COLUMNS: OnceLock<String> = OnceLock::new();
+    COLUMNS.get_or_init(|| {
+        let hot = HOT_COLUMNS.map(|column| format!("h.{column}")).join(", ");
+        let tree_seq = "(SELECT tree_seq FROM heads WHERE heads.id=r.root)";
+        format!("r.id, r.run_id, r.summary, r.cancel, r.bundle_digest, {tree_seq}, {hot} FROM runs r JOIN heads h ON h.id=r.id")
+    })
 }
 
-/// Returns a run's key and row, without its tree's head.
-pub fn row(connection: &Connection, run: &RunId) -> Result<Option<(i64, Row)>, Error> {
-    let mut statement = words(connection.prepare_cached("SELECT id, body FROM runs WHERE run_id=?1"))?;
-    let found = statement.query_row([run.as_str()], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)));
-    words(found.optional())?.map(|(key, body)| Ok((key, parse_row(&body)?))).transpose()
-}
+/// Where the columns of `heads` begin in [`row_columns`].
+const HOT_AT: usize = 6;
 
-/// Fills in the tree's head, which only the root's row keeps.
-fn shown(connection: &Connection, mut found: Row) -> Result<Row, Error> {
-    if found.summary.root != found.summary.id {
-        found.tree_seq = row(connection, &found.summary.root)?.map_or(0, |(_, root)| root.tree_seq);
+fn row_of(row: &rusqlite::Row<'_>) -> Result<(i64, Row), Error> {
+    let id: String = words(row.get(1))?;
+    let mut hot = [0; HOT_COLUMNS.len()];
+    for (at, value) in hot.iter_mut().enumerate() {
+        *value = words(row.get(HOT_AT + at))?;
     }
-    Ok(found)
+    let broken = |why: serde_json::Error| Error::Unavailable(format!("the row of run {id} cannot be read: {why}"));
+    let summary: Summary = serde_json::from_slice(words(row.get_ref(2))?.as_blob().unwrap_or_default()).map_err(broken)?;
+    let cancel = words(row.get::<_, Option<Vec<u8>>>(3))?;
+    let cancel = cancel.map(|cancel| serde_json::from_slice(&cancel)).transpose().map_err(broken)?;
+    let account = Account::open(summary.limits);
+    let mut found = Row { summary, account, epoch: 0, tree_seq: 0, cancel, bundle_digest: words(row.get(4))? };
+    restore(&mut found, &hot);
+    found.tree_seq = words(row.get(5))?;
+    Ok((words(row.get(0))?, found))
+}
+
+/// Returns a run's key and row.
+pub fn row(connection: &Connection, run: &RunId) -> Result<Option<(i64, Row)>, Error> {
+    let mut statement = words(connection.prepare_cached(&format!("SELECT {} WHERE r.run_id=?1", row_columns())))?;
+    let mut rows = words(statement.query([run.as_str()]))?;
+    words(rows.next())?.map(row_of).transpose()
 }
 
 /// See [`crate::store::Store::get`].
 pub fn get(connection: &Connection, run: &RunId) -> Result<Row, Error> {
-    let (_, found) = row(connection, run)?.ok_or_else(|| Error::NotFound(run.clone()))?;
-    shown(connection, found)
+    row(connection, run)?.map(|(_, found)| found).ok_or_else(|| Error::NotFound(run.clone()))
 }
 
 /// See [`crate::store::Store::load`].
 pub fn load(connection: &Connection, run: &RunId, after_seq: u64, limit: usize) -> Result<Vec<Recorded>, Error> {
-    let sql = "SELECT ?4, e.seq, e.tree_seq, e.epoch, e.time_us, e.version, e.body FROM events e JOIN runs r ON r.id=e.run
-               WHERE r.run_id=?1 AND e.seq>?2 ORDER BY e.seq LIMIT ?3";
+    let mut statement = words(connection.prepare_cached("SELECT id, id=root FROM runs WHERE run_id=?1"))?;
+    let found = statement.query_row([run.as_str()], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?))).optional();
+    let Some((key, is_root)) = words(found)? else { return Ok(Vec::new()) };
+    let sql = if is_root {
+        // A seq is never above its tree_seq, so the tree's index serves for where to begin.
+        "SELECT ?4, seq, tree_seq, epoch, time_us, version, body FROM events
+         WHERE root=?1 AND tree_seq>?2 AND run=?1 AND seq>?2 ORDER BY tree_seq LIMIT ?3"
+    } else {
+        "SELECT ?4, seq, tree_seq, epoch, time_us, version, body FROM events
+         WHERE run=?1 AND run<>root AND seq>?2 ORDER BY seq LIMIT ?3"
+    };
     let mut statement = words(connection.prepare_cached(sql))?;
-    let mut rows = words(statement.query(params![run.as_str(), after_seq, limit, run.as_str()]))?;
+    let mut rows = words(statement.query(params![key, after_seq, limit, run.as_str()]))?;
     let mut events = Vec::new();
     while let Some(row) = words(rows.next())? {
         events.push(recorded(row)?);
@@ -110,9 +139,9 @@ fn recorded(row: &rusqlite::Row<'_>) -> Result<Recorded, Error> {
     let run = RunId::new(words(row.get::<_, String>(0))?);
     let seq: u64 = words(row.get(1))?;
     let unreadable = |why: String| Error::Unreadable { run: run.clone(), seq, why };
-    let version: u32 = words(row.get(5))?;
-    if version > EVENT_VERSION {
-        return Err(unreadable(format!("its version {version} is newer than this build's {EVENT_VERSION}")));
+    let version: i64 = words(row.get(5))?;
+    if version != i64::from(EVENT_VERSION) {
+        return Err(unreadable(format!("its version is {version}, and this build knows {EVENT_VERSION}; use a newer wrend")));
     }
     let body: Vec<u8> = words(row.get(6))?;
     let event: Event = serde_json::from_slice(&body).map_err(|error| unreadable(error.to_string()))?;
@@ -136,25 +165,15 @@ pub fn subtree(connection: &Connection, run: &RunId) -> Result<Vec<Row>, Error> 
     if ids.is_empty() {
         return Err(Error::NotFound(run.clone()));
     }
-    let head = get(connection, run)?.tree_seq;
-    let mut rows = Vec::with_capacity(ids.len());
-    for id in ids {
-        if let Some((_, mut row)) = row(connection, &id)? {
-            row.tree_seq = head;
-            rows.push(row);
-        }
-    }
-    Ok(rows)
+    ids.iter().map(|id| get(connection, id)).collect()
 }
 
 /// See [`crate::store::Store::path`].
 pub fn path(connection: &Connection, run: &RunId) -> Result<Vec<Account>, Error> {
-    // One transaction, so that the accounts are of one moment.
-    let transaction = words(connection.unchecked_transaction())?;
     let mut accounts = Vec::new();
     let mut at = Some(run.clone());
     while let Some(id) = at {
-        let (_, found) = row(&transaction, &id)?.ok_or_else(|| Error::NotFound(id.clone()))?;
+        let found = get(connection, &id)?;
         accounts.push(found.account);
         at = found.summary.parent.map(|parent| parent.run);
     }
@@ -164,47 +183,54 @@ pub fn path(connection: &Connection, run: &RunId) -> Result<Vec<Account>, Error>
 /// See [`crate::store::Store::find`].
 pub fn find(connection: &Connection, prefix: &str, limit: usize) -> Result<Vec<RunId>, Error> {
     // A range instead of LIKE: it uses the index, and no character of the prefix means anything.
-    let sql = "SELECT run_id FROM runs WHERE run_id>=?1 AND run_id<?1||char(1114111) ORDER BY run_id DESC LIMIT ?2";
+    let sql = "SELECT run_id FROM runs WHERE run_id>=?1 AND run_id<?1||char(1114111) ORDER BY id DESC LIMIT ?2";
     let mut statement = words(connection.prepare_cached(sql))?;
     let ids = words(statement.query_map(params![prefix, limit], |row| Ok(RunId::new(row.get::<_, String>(0)?))))?;
     words(ids.collect())
 }
 
-/// See [`crate::store::Store::list`].
+/// See [`crate::store::Store::list`]. The columns narrow the search; [`crate::store::matches`] has the last word.
 pub fn list(connection: &Connection, query: &Query) -> Result<Page, Error> {
-    let sql = if query.include_descendants {
-        "SELECT id, body FROM runs WHERE id<?1 ORDER BY id DESC"
-    } else {
-        "SELECT id, body FROM runs WHERE id<?1 AND parent IS NULL ORDER BY id DESC"
-    };
-    let mut statement = words(connection.prepare_cached(sql))?;
+    let mut wanted = vec!["r.id<?1".to_owned(), "(?2 IS NULL OR r.workflow=?2)".to_owned()];
+    if !query.include_descendants {
+        wanted.push("r.parent IS NULL".to_owned());
+    }
+    if !query.states.is_empty() {
+        let codes: Vec<_> = query.states.iter().map(|state| state_code(*state).to_string()).collect();
+        wanted.push(format!("r.state IN ({})", codes.join(",")));
+    }
+    if !query.outcomes.is_empty() {
+        let names: Vec<_> = query.outcomes.iter().map(|outcome| format!("'{}'", outcome.name())).collect();
+        wanted.push(format!("r.outcome IN ({})", names.join(",")));
+    }
+    let sql = format!("SELECT {} WHERE {} ORDER BY r.id DESC", row_columns(), wanted.join(" AND "));
+    let mut statement = words(connection.prepare_cached(&sql))?;
     let before = query.cursor.map_or(i64::MAX, |cursor| i64::try_from(cursor).unwrap_or(i64::MAX));
-    let mut found = words(statement.query([before]))?;
+    let mut found = words(statement.query(params![before, query.workflow]))?;
     let mut rows = Vec::new();
-    let mut last = 0;
+    let mut last = None;
     while let Some(row) = words(found.next())? {
-        let body: Vec<u8> = words(row.get(1))?;
-        let parsed = parse_row(&body)?;
-        if !crate::store::matches(query, &parsed) {
+        let (key, row) = row_of(row)?;
+        if !crate::store::matches(query, &row) {
             continue;
         }
         if rows.len() == query.limit {
-            return Ok(Page { rows, next: u64::try_from(last).ok() });
+            return Ok(Page { rows, next: last });
         }
-        last = words(row.get::<_, i64>(0))?;
-        rows.push(shown(connection, parsed)?);
+        last = u64::try_from(key).ok();
+        rows.push(row);
     }
     Ok(Page { rows, next: None })
 }
 
 /// See [`crate::store::Store::unfinished`].
 pub fn unfinished(connection: &Connection) -> Result<Vec<Row>, Error> {
-    let mut statement = words(connection.prepare_cached("SELECT body FROM runs WHERE takes_up=1 ORDER BY id"))?;
+    let sql = format!("SELECT {} WHERE r.takes_up=1 ORDER BY r.id", row_columns());
+    let mut statement = words(connection.prepare_cached(&sql))?;
     let mut found = words(statement.query([]))?;
     let mut rows = Vec::new();
     while let Some(row) = words(found.next())? {
-        let body: Vec<u8> = words(row.get(0))?;
-        rows.push(shown(connection, parse_row(&body)?)?);
+        rows.push(row_of(row)?.1);
     }
     Ok(rows)
 }
