@@ -417,7 +417,8 @@ impl Run {
         if self.open_turn.is_some() || !self.calls.is_empty() {
             return Err(illegal(recorded, "words can come in between turns only"));
         }
-        if self.last_reply().is_some() {
+        // After a resumed refusal the words only ask it to go on: there is no stop then, and nothing was repaired.
+        if self.last_reply().is_some() && self.last_stop.is_some() {
             self.repairs += 1;
         }
         self.transcript.push(Arc::new(Message::User { text: text.to_owned() }));
@@ -454,7 +455,8 @@ impl Run {
                     *released = true;
                 }
             }
-            if self.summary.outcome == Some(Outcome::Blocked) {
+            if matches!(self.summary.outcome, Some(Outcome::Blocked | Outcome::ProviderError)) {
+                // What stopped the run was its last reply; looked at again, it would stop it again.
                 self.last_stop = None;
             }
         }
