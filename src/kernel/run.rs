@@ -439,7 +439,9 @@ impl Run {
             Cause::Crash => {
                 // The time between the last fact and the takeover had no daemon, so it does not count.
                 self.stop_clock(self.summary.updated_us);
-                self.takeovers += 1;
+                if !self.only_waits_for_children() {
+                    self.takeovers += 1;
+                }
             }
             Cause::User | Cause::Drained => {
                 if self.summary.state != State::Suspended {
@@ -462,6 +464,13 @@ impl Run {
         }
         self.segment_from_us = Some(recorded.time_us);
         Ok(())
+    }
+
+    /// Returns whether a crash cannot be this run's doing: it had nothing under way but children, which count their own.
+    fn only_waits_for_children(&self) -> bool {
+        let tool_runs = self.calls.iter().any(|pending| matches!(pending.progress, Progress::Started { .. }));
+        let child_runs = self.calls.iter().any(|pending| matches!(pending.progress, Progress::Child { ended: None, .. }));
+        self.open_turn.is_none() && !tool_runs && child_runs
     }
 
     fn stop_clock(&mut self, now_us: i64) {
