@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use super::agent::Effect;
 use super::event::{Abort, CallEnded, CallFailure, Cause, ChildEnded, Event, Recorded, RunCreated, TurnAborted, TurnStarted};
 use super::message::{AssistantMessage, Call, CallId, Message, Request, RunId, Stop, ToolResult};
 use super::summary::{Outcome, State, Summary};
@@ -449,6 +450,9 @@ impl Run {
                 }
             }
         }
+        if self.summary.state == State::Suspended {
+            self.take_back_started();
+        }
         if cause == Cause::User {
             self.takeovers = 0;
             self.last_abort = None;
@@ -464,6 +468,20 @@ impl Run {
         }
         self.segment_from_us = Some(recorded.time_us);
         Ok(())
+    }
+
+    /// Nobody is at a call that was started before the run was suspended (a crash loop stops a run in the middle of its
+    /// calls): what may be run again is asked for again, of anything else nobody knows whether it happened.
+    fn take_back_started(&mut self) {
+        let tools = &self.created.agent.tools;
+        for pending in &mut self.calls {
+            let Progress::Started { at_us, .. } = pending.progress else { continue };
+            let effect = tools.iter().find(|tool| tool.name == pending.call.tool).map(|tool| tool.effect);
+            pending.progress = match effect {
+                Some(Effect::ReadOnly | Effect::Idempotent) => Progress::Asked,
+                Some(Effect::External | Effect::Spawn) | None => Progress::InDoubt { at_us, released: false },
+            };
+        }
     }
 
     /// Returns whether a crash cannot be this run's doing: it had nothing under way but children, which count their own.
