@@ -313,6 +313,9 @@ fn refuse_asked(
         }
         Some(Stop::EndTurn | Stop::ToolCalls) | None => {}
     }
+    if run.fatal_child.is_some() {
+        return Some((CallFailure::NotRun, "Not run: a child run failed, and this run ends with it (on_failure: fail).".to_owned()));
+    }
     let tools = &run.created.agent.tools;
     let Some(tool) = tools.iter().find(|tool| tool.name == pending.call.tool) else {
         let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
