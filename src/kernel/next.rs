@@ -495,7 +495,9 @@ fn limit_reached(run: &Run, around: &Around<'_>) -> Option<Ending> {
     if left.tokens <= 0 {
         return Some(Ending::new(Outcome::MaxTokens, "MAX_TOKENS", format!("nothing is left of max_tokens {}", limits.max_tokens)));
     }
-    if around.now_us >= around.deadline_us {
+    // A turn that was cut because the time was up says so itself: the clock that cut it and this one may differ a little.
+    let cut = run.last_abort.as_ref().is_some_and(|abort| abort.reason == Abort::Timeout);
+    if cut || around.now_us >= around.deadline_us {
         return Some(Ending::new(Outcome::Timeout, "TIMEOUT", "the time limit is up"));
     }
     None
