@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::agent::Effect;
-use super::event::{Abort, CallEnded, CallFailure, Cause, ChildEnded, Event, Recorded, RunCreated, TurnAborted, TurnStarted};
+use super::event::{Abort, CallEnded, CallFailure, Cause, ChildEnded, Event, Recorded, RunCreated, TurnAborted, TurnEnded, TurnStarted};
 use super::message::{AssistantMessage, Call, CallId, Message, Request, RunId, Stop, ToolResult};
 use super::summary::{Outcome, State, Summary};
 
@@ -207,6 +207,19 @@ impl Run {
             .map_or_else(|| said + self.fixed_bytes() + bytes(&self.created.prompt) + FRAME_TOKENS_MAX, |counted| counted + said)
     }
 
+    /// Notes what a provider counted. An estimate is no bound, nor is a count that leaves the input out: then the bytes
+    /// of everything said stand in for it.
+    fn count(&mut self, turn: &TurnEnded) {
+        let usage = turn.usage.sane();
+        if turn.estimated || usage.input_tokens == 0 {
+            self.counted_tokens = Some(0);
+            self.bytes_since_count = self.whole_bytes(&turn.message);
+        } else {
+            self.counted_tokens = Some(usage.total_tokens());
+            self.bytes_since_count = 0;
+        }
+    }
+
     fn fixed_bytes(&self) -> i64 {
         let agent = &self.created.agent;
         let tools: i64 =
@@ -243,11 +256,7 @@ impl Run {
                 self.close_turn(recorded, turn.turn, turn.attempt)?;
                 self.last_abort = None;
                 self.last_stop = Some(turn.stop);
-                self.counted_tokens = Some(turn.usage.sane().total_tokens());
-                self.bytes_since_count = if turn.estimated { self.whole_bytes(&turn.message) } else { 0 };
-                if turn.estimated {
-                    self.counted_tokens = Some(0);
-                }
+                self.count(turn);
                 self.calls = turn.message.calls.iter().map(|call| PendingCall { call: call.clone(), progress: Progress::Asked }).collect();
                 self.transcript.push(Arc::new(Message::Assistant(turn.message.clone())));
                 self.takeovers = 0;
