@@ -288,3 +288,23 @@ fn twenty_kills_at_places_all_over_the_tree_change_nothing_but_the_write_offs() 
     }
     assert!(hit.len() >= 3, "the kills hit too few kinds of moments: {hit:?}");
 }
+
+#[test]
+fn what_is_left_of_a_budget_is_less_than_the_cheapest_next_turn() {
+    let daemon = Daemon::start();
+    let mut turns = std::collections::BTreeSet::new();
+    for (budget, nanos) in [("0.01", 10_000_000), ("0.02", 20_000_000), ("0.05", 50_000_000)] {
+        let run = daemon.json(12, &["run", "-f", "workflows/runaway.yaml", "--budget", budget]);
+        let left = nanos - int(&run["subtree_usage"]["cost_usd_nanos"]);
+        let last = daemon
+            .events(run["run_id"].as_str().unwrap())
+            .iter()
+            .filter_map(|event| event["turn_ended"]["input_tokens"].as_str().map(|text| text.parse::<i64>().unwrap()))
+            .max()
+            .unwrap();
+        // The next turn would read more than the last one, and be allowed 64 tokens (the script's max_output is its floor).
+        assert!(left >= 0 && left < last * 1000 + 64 * 4000 + 200_000, "{budget}: {left} left, the last turn read {last}");
+        turns.insert(int(&run["own_usage"]["turn_count"]));
+    }
+    assert_eq!(turns.len(), 3, "{turns:?}");
+}

@@ -151,3 +151,53 @@ async fn a_suspended_root_goes_on_with_a_higher_limit() {
     bench.follow(&run).await;
     assert_eq!(bench.runtime.get(&run).await.unwrap().summary.outcome, Some(Outcome::Completed));
 }
+
+/// The kinds of a tree's facts, run by run: what must not depend on who looks.
+async fn journal_shape(bench: &Bench, root: &RunId) -> Vec<(String, Vec<serde_json::Value>)> {
+    let mut shape = Vec::new();
+    for row in bench.runtime.subtree(root).await.unwrap() {
+        let call = row.summary.parent.as_ref().map(|parent| parent.call_id.to_string()).unwrap_or_default();
+        let run = bench.runtime.load(&row.summary.id).await.unwrap();
+        let transcript = serde_json::to_value(run.transcript.iter().map(|message| (**message).clone()).collect::<Vec<_>>()).unwrap();
+        let row =
+            serde_json::json!({"seq": row.summary.seq, "own": row.summary.own, "account": row.account, "outcome": row.summary.outcome});
+        shape.push((call, vec![transcript, row]));
+    }
+    shape.sort_by(|left, right| left.0.cmp(&right.0));
+    shape
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_and_ten_watchers_leave_the_same_journal() {
+    let alone = Bench::start().await;
+    let run = alone.submit(TWO_CHILDREN).await;
+    while alone.runtime.get(&run).await.unwrap().summary.state != State::Ended {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let expected = journal_shape(&alone, &run).await;
+
+    let watched = Bench::start().await;
+    let run = watched.submit(TWO_CHILDREN).await;
+    // One of the ten takes a first item and then reads nothing more.
+    let watch = |after_tree_seq| Watch {
+        run: run.clone(),
+        after_tree_seq,
+        include_descendants: true,
+        include_deltas: true,
+        stop_when_suspended: true,
+    };
+    let mut idle = watched.runtime.watch(watch(0)).await.unwrap();
+    assert!(idle.next().await.is_some());
+    let readers = futures_util::future::join_all((0..9).map(|_| watched.follow(&run)));
+    for seen in readers.await {
+        let seqs: Vec<u64> =
+            seen.iter().filter_map(|live| if let Live::Recorded(recorded) = live { Some(recorded.tree_seq) } else { None }).collect();
+        assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
+    }
+    assert_eq!(journal_shape(&watched, &run).await, expected);
+    // The idle one still misses and repeats nothing.
+    let rest: Vec<Live> = idle.map(|item| item.unwrap()).collect().await;
+    let seqs: Vec<u64> =
+        rest.iter().filter_map(|live| if let Live::Recorded(recorded) = live { Some(recorded.tree_seq) } else { None }).collect();
+    assert_eq!(seqs, (2..=seqs.len() as u64 + 1).collect::<Vec<_>>());
+}

@@ -188,3 +188,54 @@ fn a_collector_that_is_not_there_hinders_nobody() {
     let run = daemon.json(0, &["run", "-f", OFFLINE, "-i", "pace=5ms"]);
     assert_eq!(run["outcome"], "OUTCOME_COMPLETED");
 }
+
+/// Eight children beside each other, each with a tool of its own.
+const EIGHT: &str = r#"
+wren: v1
+name: eight
+models:
+  script:
+    max_output: 64
+    scripted:
+      price: {input_usd_per_mtok: 1.00, output_usd_per_mtok: 2.00}
+      latency: 20ms
+      replies:
+        - {agent: lead, turn: 1, calls: [{tool: research, args: {n: 1}}, {tool: research, args: {n: 2}}, {tool: research, args: {n: 3}}, {tool: research, args: {n: 4}}, {tool: research, args: {n: 5}}, {tool: research, args: {n: 6}}, {tool: research, args: {n: 7}}, {tool: research, args: {n: 8}}]}
+        - {agent: lead, text: All eight are done.}
+        - {agent: worker, turn: 1, calls: [{tool: list_files}]}
+        - {agent: worker, text: Looked.}
+tools:
+  docs: {files: {root: ./workflows/data}}
+  research: {description: Looks., subagent: worker, parameters: {n: {type: integer}}, prompt: "Look at {{ args.n }}."}
+agents:
+  lead: {model: script, instructions: Delegate., tools: [research]}
+  worker: {model: script, instructions: Work., tools: [docs]}
+agent: lead
+prompt: Go.
+"#;
+
+#[test]
+fn eight_parallel_children_hang_under_their_own_tools() {
+    let collector = Collector::start();
+    let daemon = Daemon::start_with(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.grpc()),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_METRICS_EXPORTER", "none"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "50"),
+    ]);
+    let file = daemon.workflow("eight.yaml", EIGHT);
+    let run = daemon.json(0, &["run", "-f", &file]);
+    // Two of the root, its two turns and calls; eight tools; and seven spans of each child.
+    let spans = collector.wait_for(2 + 2 + 2 + 8 + 8 * 6);
+    check(&daemon, &run, &spans);
+    let tree = daemon.json(0, &["tree", run["run_id"].as_str().unwrap()]);
+    let by_id: HashMap<&[u8], &Span> = spans.iter().map(|span| (&span.span_id[..], span)).collect();
+    for child in tree["children"].as_array().unwrap() {
+        let (id, call) = (child["run"]["run_id"].as_str().unwrap(), child["run"]["tool_call_id"].as_str().unwrap());
+        let agent =
+            spans.iter().find(|span| span.name == "invoke_agent worker" && text(span, "wren.run.id").as_deref() == Some(id)).unwrap();
+        let tool = by_id[&agent.parent_span_id[..]];
+        assert_eq!(text(tool, "gen_ai.tool.call.id").as_deref(), Some(call));
+        assert_eq!(text(tool, "wren.child.run_id").as_deref(), Some(id));
+    }
+}
