@@ -92,8 +92,7 @@ fn is_key_shaped(text: &str) -> bool {
 /// Returns whether a name or a line speaks of a secret, so that it is not shown.
 pub(super) fn looks_secret(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
-    ["api_key", "apikey", "secret", "password", "access_token"].iter().any(|word| lower.contains(word))
-        || is_key_shaped(text)
+    ["api_key", "apikey", "secret", "password", "access_token"].iter().any(|word| lower.contains(word)) || is_key_shaped(text)
 }
 
 impl Context<'_> {

@@ -120,7 +120,8 @@ pub fn check_shape(document: &Value, faults: &mut Faults<'_>) {
 fn unknown_field(faults: &mut Faults<'_>, pointer: &str, name: &str, allowed: &[String]) {
     let at = join(pointer, name);
     if super::check::looks_secret(name) {
-        let fault = faults.key_error("W015", &at, "this field speaks of a secret, which does not belong in a workflow: keys stay with the daemon");
+        let fault =
+            faults.key_error("W015", &at, "this field speaks of a secret, which does not belong in a workflow: keys stay with the daemon");
         fault.help = "set the provider's variable (such as OPENAI_API_KEY) where wrend runs".to_owned();
         fault.source_line.clear();
         return;

@@ -10,7 +10,8 @@ use wren::workflow::{self, Diagnostic, Overrides, Plan, Severity, Source, World}
 
 use crate::support::root;
 
-const PRICE: Price = Price { input_pico: 250_000, cache_read_pico: 25_000, cache_write_pico: 250_000, output_pico: 2_000_000, reasoning_pico: 2_000_000 };
+const PRICE: Price =
+    Price { input_pico: 250_000, cache_read_pico: 25_000, cache_write_pico: 250_000, output_pico: 2_000_000, reasoning_pico: 2_000_000 };
 
 fn load(text: impl Into<Vec<u8>>) -> (Option<Plan>, Vec<Diagnostic>) {
     load_with(text, &Overrides::default())
@@ -95,16 +96,30 @@ limits: {budget_usd: 0, timeout: '5'}
     );
     let error = |line: &str| text.matches(line).count();
     assert_eq!(error("error["), 7, "{text}");
-    for part in ["root `../secret`", "there is no model `n`", "there is no tool `dox`", "`inputs.topc` is not known", "there is no agent `b`", "must be more than 0", "timeout"] {
+    for part in [
+        "root `../secret`",
+        "there is no model `n`",
+        "there is no tool `dox`",
+        "`inputs.topc` is not known",
+        "there is no agent `b`",
+        "must be more than 0",
+        "timeout",
+    ] {
         assert_eq!(error(part).min(1), 1, "{part} in {text}");
     }
-    let lines: Vec<u32> = text.lines().filter_map(|line| line.trim().strip_prefix("--> w.yaml:")?.split(':').next()?.parse().ok()).collect();
+    let lines: Vec<u32> =
+        text.lines().filter_map(|line| line.trim().strip_prefix("--> w.yaml:")?.split(':').next()?.parse().ok()).collect();
     assert!(lines.is_sorted(), "{lines:?}");
 }
 
 #[test]
 fn hostile_yaml_is_refused_before_anything_is_built() {
-    let bomb = format!("a: &a [x,x,x,x,x,x,x,x,x]\n{}", (1..10).map(|n| format!("{}: &{} [{}]\n", letter(n), letter(n), vec![format!("*{}", letter(n - 1)); 9].join(","))).collect::<String>());
+    let bomb = format!(
+        "a: &a [x,x,x,x,x,x,x,x,x]\n{}",
+        (1..10)
+            .map(|n| format!("{}: &{} [{}]\n", letter(n), letter(n), vec![format!("*{}", letter(n - 1)); 9].join(",")))
+            .collect::<String>()
+    );
     assert!(faults(bomb).contains("after expansion"));
     let quadratic = format!("a: &a [{}]\nb: [{}]\n", "x,".repeat(12_000), "*a,".repeat(90));
     assert!(faults(quadratic).contains("after expansion"));
@@ -194,7 +209,9 @@ fn a_template_is_checked_before_anything_runs() {
 
 #[test]
 fn inputs_are_read_as_their_schema_asks() {
-    let (plan, _) = load(with("inputs: {n: {type: integer, minimum: 1}, on: {type: boolean, default: false}, list: {type: array, default: []}, s: {type: string, default: x}}"));
+    let (plan, _) = load(with(
+        "inputs: {n: {type: integer, minimum: 1}, on: {type: boolean, default: false}, list: {type: array, default: []}, s: {type: string, default: x}}",
+    ));
     let plan = plan.unwrap();
     let read = plan.inputs(r#"{"n": "3", "on": "true", "list": "[1]", "s": "7"}"#).unwrap();
     assert_eq!(read, serde_json::json!({"list": [1], "n": 3, "on": true, "s": "7"}));

@@ -168,8 +168,12 @@ fn the_first_id_and_name_stay_and_only_arguments_are_added() {
 fn calls_without_ids_or_with_one_id_twice_stay_apart() {
     let entry = |id: Option<&str>, index: Option<i64>, n: i64| {
         let mut entry = json!({"function": {"name": "dice", "arguments": format!("{{\"n\":{n}}}")}});
-        id.map(|id| entry["id"] = json!(id));
-        index.map(|index| entry["index"] = json!(index));
+        if let Some(id) = id {
+            entry["id"] = json!(id);
+        }
+        if let Some(index) = index {
+            entry["index"] = json!(index);
+        }
         entry
     };
     let cases = [
@@ -242,7 +246,7 @@ fn every_word_for_a_stop_has_one_meaning() {
 #[test]
 fn errors_in_the_stream_say_whether_anything_had_begun() {
     let overloaded = json!({"error": {"message": "Overloaded", "type": "overloaded_error"}});
-    let before = error(stream(&[overloaded.clone()]).as_bytes());
+    let before = error(stream(std::slice::from_ref(&overloaded)).as_bytes());
     assert_eq!((before.kind, before.retryable, before.reply_begun), (Abort::Overloaded, true, false));
     let half = [
         piece(json!({"content": "half"})),
