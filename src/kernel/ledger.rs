@@ -79,7 +79,7 @@ impl Price {
     pub fn worst_case_usd_nanos(&self, input_tokens: i64, output_tokens: i64) -> i64 {
         let pico =
             i128::from(input_tokens) * i128::from(self.input_pico_max()) + i128::from(output_tokens) * i128::from(self.output_pico_max());
-        i64::try_from((pico + 999) / 1000).unwrap_or(i64::MAX)
+        i64::try_from((pico.max(0) + 999) / 1000).unwrap_or(i64::MAX)
     }
 }
 
@@ -161,8 +161,7 @@ impl Totals {
                     self.estimated |= turn.estimated;
                 }
                 let lost = turn.written_off.usd_nanos.max(0);
-                self.charge(turn.cost_usd_nanos, open.usd_nanos);
-                self.cost_usd_nanos = self.cost_usd_nanos.saturating_add(lost);
+                self.charge(turn.cost_usd_nanos.max(0).saturating_add(lost), open.usd_nanos);
                 self.written_off_usd_nanos = self.written_off_usd_nanos.saturating_add(lost);
                 self.written_off_tokens = self.written_off_tokens.saturating_add(turn.written_off.tokens.max(0));
             }
@@ -186,7 +185,7 @@ impl Totals {
     fn charge(&mut self, cost_usd_nanos: i64, reserved_usd_nanos: i64) {
         let cost = cost_usd_nanos.max(0);
         self.cost_usd_nanos = self.cost_usd_nanos.saturating_add(cost);
-        self.overrun_usd_nanos = self.overrun_usd_nanos.saturating_add((cost - reserved_usd_nanos).max(0));
+        self.overrun_usd_nanos = self.overrun_usd_nanos.saturating_add(cost.saturating_sub(reserved_usd_nanos).max(0));
     }
 }
 
@@ -245,6 +244,10 @@ impl Account {
     }
 
     fn fits(&self, more: Reservation) -> bool {
+        if more.usd_nanos < 0 || more.tokens < 0 {
+            // Less than nothing would free what others have set aside.
+            return false;
+        }
         let left = self.left();
         let usd = self.reserved.usd_nanos.saturating_add(more.usd_nanos);
         let tokens = self.reserved.tokens.saturating_add(more.tokens);

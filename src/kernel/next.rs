@@ -313,6 +313,9 @@ fn refuse_asked(
         }
         Some(Stop::EndTurn | Stop::ToolCalls) | None => {}
     }
+    if run.fatal_child.is_some() {
+        return Some((CallFailure::NotRun, "Not run: a child run failed, and this run ends with it (on_failure: fail).".to_owned()));
+    }
     let tools = &run.created.agent.tools;
     let Some(tool) = tools.iter().find(|tool| tool.name == pending.call.tool) else {
         let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
@@ -492,7 +495,9 @@ fn limit_reached(run: &Run, around: &Around<'_>) -> Option<Ending> {
     if left.tokens <= 0 {
         return Some(Ending::new(Outcome::MaxTokens, "MAX_TOKENS", format!("nothing is left of max_tokens {}", limits.max_tokens)));
     }
-    if around.now_us >= around.deadline_us {
+    // A turn that was cut because the time was up says so itself: the clock that cut it and this one may differ a little.
+    let cut = run.last_abort.as_ref().is_some_and(|abort| abort.reason == Abort::Timeout);
+    if cut || around.now_us >= around.deadline_us {
         return Some(Ending::new(Outcome::Timeout, "TIMEOUT", "the time limit is up"));
     }
     None

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::event::{Abort, CallEnded, CallFailure, Cause, ChildEnded, Event, Recorded, RunCreated, TurnAborted, TurnStarted};
+use super::agent::Effect;
+use super::event::{Abort, CallEnded, CallFailure, Cause, ChildEnded, Event, Recorded, RunCreated, TurnAborted, TurnEnded, TurnStarted};
 use super::message::{AssistantMessage, Call, CallId, Message, Request, RunId, Stop, ToolResult};
 use super::summary::{Outcome, State, Summary};
 
@@ -206,6 +207,19 @@ impl Run {
             .map_or_else(|| said + self.fixed_bytes() + bytes(&self.created.prompt) + FRAME_TOKENS_MAX, |counted| counted + said)
     }
 
+    /// Notes what a provider counted. An estimate is no bound, nor is a count that leaves the input out: then the bytes
+    /// of everything said stand in for it.
+    fn count(&mut self, turn: &TurnEnded) {
+        let usage = turn.usage.sane();
+        if turn.estimated || usage.input_tokens == 0 {
+            self.counted_tokens = Some(0);
+            self.bytes_since_count = self.whole_bytes(&turn.message);
+        } else {
+            self.counted_tokens = Some(usage.total_tokens());
+            self.bytes_since_count = 0;
+        }
+    }
+
     fn fixed_bytes(&self) -> i64 {
         let agent = &self.created.agent;
         let tools: i64 =
@@ -242,11 +256,7 @@ impl Run {
                 self.close_turn(recorded, turn.turn, turn.attempt)?;
                 self.last_abort = None;
                 self.last_stop = Some(turn.stop);
-                self.counted_tokens = Some(turn.usage.sane().total_tokens());
-                self.bytes_since_count = if turn.estimated { self.whole_bytes(&turn.message) } else { 0 };
-                if turn.estimated {
-                    self.counted_tokens = Some(0);
-                }
+                self.count(turn);
                 self.calls = turn.message.calls.iter().map(|call| PendingCall { call: call.clone(), progress: Progress::Asked }).collect();
                 self.transcript.push(Arc::new(Message::Assistant(turn.message.clone())));
                 self.takeovers = 0;
@@ -417,7 +427,8 @@ impl Run {
         if self.open_turn.is_some() || !self.calls.is_empty() {
             return Err(illegal(recorded, "words can come in between turns only"));
         }
-        if self.last_reply().is_some() {
+        // After a resumed refusal the words only ask it to go on: there is no stop then, and nothing was repaired.
+        if self.last_reply().is_some() && self.last_stop.is_some() {
             self.repairs += 1;
         }
         self.transcript.push(Arc::new(Message::User { text: text.to_owned() }));
@@ -438,13 +449,18 @@ impl Run {
             Cause::Crash => {
                 // The time between the last fact and the takeover had no daemon, so it does not count.
                 self.stop_clock(self.summary.updated_us);
-                self.takeovers += 1;
+                if !self.only_waits_for_children() {
+                    self.takeovers += 1;
+                }
             }
             Cause::User | Cause::Drained => {
                 if self.summary.state != State::Suspended {
                     return Err(illegal(recorded, "only a suspended run can be resumed"));
                 }
             }
+        }
+        if self.summary.state == State::Suspended {
+            self.take_back_started();
         }
         if cause == Cause::User {
             self.takeovers = 0;
@@ -454,12 +470,34 @@ impl Run {
                     *released = true;
                 }
             }
-            if self.summary.outcome == Some(Outcome::Blocked) {
+            if matches!(self.summary.outcome, Some(Outcome::Blocked | Outcome::ProviderError)) {
+                // What stopped the run was its last reply; looked at again, it would stop it again.
                 self.last_stop = None;
             }
         }
         self.segment_from_us = Some(recorded.time_us);
         Ok(())
+    }
+
+    /// Nobody is at a call that was started before the run was suspended (a crash loop stops a run in the middle of its
+    /// calls): what may be run again is asked for again, of anything else nobody knows whether it happened.
+    fn take_back_started(&mut self) {
+        let tools = &self.created.agent.tools;
+        for pending in &mut self.calls {
+            let Progress::Started { at_us, .. } = pending.progress else { continue };
+            let effect = tools.iter().find(|tool| tool.name == pending.call.tool).map(|tool| tool.effect);
+            pending.progress = match effect {
+                Some(Effect::ReadOnly | Effect::Idempotent) => Progress::Asked,
+                Some(Effect::External | Effect::Spawn) | None => Progress::InDoubt { at_us, released: false },
+            };
+        }
+    }
+
+    /// Returns whether a crash cannot be this run's doing: it had nothing under way but children, which count their own.
+    fn only_waits_for_children(&self) -> bool {
+        let tool_runs = self.calls.iter().any(|pending| matches!(pending.progress, Progress::Started { .. }));
+        let child_runs = self.calls.iter().any(|pending| matches!(pending.progress, Progress::Child { ended: None, .. }));
+        self.open_turn.is_none() && !tool_runs && child_runs
     }
 
     fn stop_clock(&mut self, now_us: i64) {

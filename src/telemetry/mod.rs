@@ -3,6 +3,7 @@
 //! Spans are built from facts, never from live code: a run leaves the same spans whether anybody exports them, and a
 //! recovered daemon closes the spans of the one that died. No prompt, argument, result or secret is ever on one.
 
+mod attributes;
 mod export;
 pub mod ids;
 mod log;

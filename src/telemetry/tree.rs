@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::attributes::{close, set_chat_cost, set_outcome, set_usage, set_wren_usage};
 use super::ids;
 use super::names as n;
 use super::span::{Attribute, Kind, Link, Span, SpanEvent};
@@ -14,7 +15,7 @@ use crate::kernel::event::{
     Abort, CallEnded, CallFailure, CallStarted, Cause, ChildEnded, Event, Recorded, RunCreated, TurnAborted, TurnEnded, TurnStarted,
 };
 use crate::kernel::ledger::Totals;
-use crate::kernel::{CallId, Effect, Outcome, Reservation, RunId, Usage};
+use crate::kernel::{CallId, Effect, Outcome, Reservation, RunId};
 
 /// A resume later than this begins a new trace.
 const SAME_TRACE_WITHIN_US: i64 = 15 * 60 * 1_000_000;
@@ -585,59 +586,4 @@ impl TreeSpans {
         }
         spans
     }
-}
-
-fn set_usage(span: &mut Span, usage: &Usage) {
-    span.set_int(n::USAGE_INPUT_TOKENS, usage.input_tokens);
-    span.set_int(n::USAGE_OUTPUT_TOKENS, usage.output_tokens);
-    span.set_int(n::USAGE_CACHE_READ, usage.cache_read_tokens);
-    span.set_int(n::USAGE_CACHE_WRITE, usage.cache_write_tokens);
-    // The name that viewers know for the same count.
-    span.set_int(n::USAGE_CACHE_CREATION, usage.cache_write_tokens);
-    span.set_int(n::USAGE_REASONING, usage.reasoning_tokens);
-}
-
-fn set_wren_usage(span: &mut Span, usage: &Usage) {
-    span.set_int(n::WREN_USAGE_INPUT, usage.input_tokens);
-    span.set_int(n::WREN_USAGE_OUTPUT, usage.output_tokens);
-    span.set_int(n::WREN_USAGE_CACHE_READ, usage.cache_read_tokens);
-    span.set_int(n::WREN_USAGE_CACHE_WRITE, usage.cache_write_tokens);
-    span.set_int(n::WREN_USAGE_REASONING, usage.reasoning_tokens);
-}
-
-fn set_chat_cost(chat: &mut Span, cost_usd_nanos: i64, unknown: bool) {
-    chat.set_int(n::WREN_COST_USD_NANOS, cost_usd_nanos);
-    if unknown {
-        chat.set(n::WREN_COST_UNKNOWN, Attribute::Bool(true));
-        return;
-    }
-    chat.set_usd(n::USAGE_COST, cost_usd_nanos);
-    chat.set_usd(n::OPERATION_COST, cost_usd_nanos);
-    chat.set_text(n::WREN_COST_SOURCE, "price_table");
-}
-
-fn set_outcome(span: &mut Span, outcome: Option<Outcome>) {
-    let Some(outcome) = outcome else { return };
-    span.set_text(n::WREN_OUTCOME, outcome.name());
-    match outcome {
-        // What a person or an operator wants is no failure.
-        Outcome::Completed | Outcome::Cancelled | Outcome::Drained | Outcome::InDoubt => {}
-        Outcome::Failed
-        | Outcome::Blocked
-        | Outcome::MaxTurns
-        | Outcome::Budget
-        | Outcome::MaxTokens
-        | Outcome::Timeout
-        | Outcome::ProviderError => {
-            span.error = Some(outcome.name().to_owned());
-            span.set_text(n::ERROR_TYPE, outcome.name());
-        }
-    }
-}
-
-/// Sets what every span carries at its end: what it cost itself, and what its run and tree have cost so far.
-fn close(span: &mut Span, own: i64, run: &Totals, tree: &Totals) {
-    span.set_usd(n::WREN_COST_USD, own);
-    span.set_usd(n::WREN_COST_RUN_USD, run.cost_usd_nanos);
-    span.set_usd(n::WREN_COST_TREE_USD, tree.cost_usd_nanos);
 }

@@ -193,7 +193,7 @@ fn cancel_from_a_second_client_leaves_nothing_running() {
 }
 
 /// Follows a run until an event is seen.
-pub fn wait_for(daemon: &Daemon, run: &str, wanted: impl Fn(&Value) -> bool) {
+pub fn wait_for(daemon: &Daemon, run: &str, mut wanted: impl FnMut(&Value) -> bool) {
     use std::io::{BufRead, BufReader};
     let mut watch = daemon.ctl(&["watch", run, "-o", "jsonl"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(watch.stdout.take().unwrap()).lines();

@@ -1,6 +1,11 @@
 //! The integration tests, in one binary: a link costs more than a test here.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic, and says what it skips")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::too_many_lines,
+    reason = "a test may panic, says what it skips, and lists what it lists"
+)]
 
 mod cli;
 mod daemon;
@@ -9,6 +14,7 @@ mod provider;
 mod python;
 mod rpc;
 mod runtime;
+mod scripts_over_http;
 mod store;
 mod stub;
 mod support;

@@ -19,7 +19,6 @@ use wren::telemetry::Telemetry;
 /// A runtime on a fresh store, or on one that an earlier runtime used.
 pub struct Bench {
     pub runtime: Runtime,
-    pub store: Arc<Memory>,
     pub dir: Arc<tempfile::TempDir>,
 }
 
@@ -29,11 +28,11 @@ impl Bench {
     }
 
     pub async fn on(store: Arc<Memory>, dir: Arc<tempfile::TempDir>) -> Self {
-        Self::over(store.clone() as Arc<dyn Store>, store, dir).await
+        Self::over(store, dir).await
     }
 
     /// A runtime that sees its store through another.
-    pub async fn over(seen: Arc<dyn Store>, store: Arc<Memory>, dir: Arc<tempfile::TempDir>) -> Self {
+    pub async fn over(store: Arc<dyn Store>, dir: Arc<tempfile::TempDir>) -> Self {
         // The workspace lies apart from the daemon's own files.
         std::fs::create_dir_all(dir.path().join("work/docs")).unwrap();
         std::fs::write(dir.path().join("work/docs/a.txt"), "a line\n").unwrap();
@@ -44,9 +43,8 @@ impl Bench {
             trees_max: 100,
             drain_timeout_ms: 5_000,
         };
-        let parts =
-            Parts { config, store: seen, providers: Providers::scripted_only(), book: Book::default(), telemetry: Telemetry::default() };
-        Self { runtime: Runtime::start(parts).await.unwrap(), store, dir }
+        let parts = Parts { config, store, providers: Providers::scripted_only(), book: Book::default(), telemetry: Telemetry::default() };
+        Self { runtime: Runtime::start(parts).await.unwrap(), dir }
     }
 
     pub fn submission(&self, yaml: &str) -> Submission {

@@ -71,11 +71,6 @@ impl Daemon {
         child.wait().unwrap()
     }
 
-    /// The daemon's process id.
-    pub fn pid(&self) -> u32 {
-        self.child.as_ref().unwrap().id()
-    }
-
     /// Where the daemon listens.
     pub fn address(&self) -> String {
         format!("unix:{}", self.dir.path().join("wrend.sock").display())

@@ -162,7 +162,7 @@ fn a_death_at_any_append_changes_nothing_but_the_write_offs() {
             let dying = Dying { inner: store.clone(), left: AtomicI64::new(appends), commits_last, dead: dead.clone() };
             let first = paused();
             let (root, died) = first.block_on(async {
-                let bench = Bench::over(Arc::new(dying), store.clone(), dir.clone()).await;
+                let bench = Bench::over(Arc::new(dying), dir.clone()).await;
                 let root = bench.submit(TREE).await;
                 let died = tokio::select! {
                     () = dead.notified() => true,

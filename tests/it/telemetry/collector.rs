@@ -52,9 +52,12 @@ impl Collector {
             ports.send((grpc.local_addr().unwrap().port(), http.local_addr().unwrap().port())).unwrap();
             let spans = service.clone();
             let serve_http = async move {
+                let mut open = futures_util::stream::FuturesUnordered::new();
                 loop {
-                    let (stream, _) = http.accept().await.unwrap();
-                    tokio::task::spawn(answer(stream, spans.clone()));
+                    tokio::select! {
+                        accepted = http.accept() => open.push(answer(accepted.unwrap().0, spans.clone())),
+                        Some(()) = futures_util::StreamExt::next(&mut open), if !open.is_empty() => {}
+                    }
                 }
             };
             let serve_grpc = tonic::transport::Server::builder()
