@@ -141,3 +141,18 @@ fn unencodable(error: &serde_json::Error) -> Error {
         reply_begun: false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{LimitField, limit_field};
+
+    #[test]
+    fn the_output_limit_goes_by_the_name_that_the_host_knows() {
+        for host in ["api.openai.com", "eu.api.openai.com", "mine.openai.azure.com"] {
+            assert_eq!(limit_field(host), LimitField::MaxCompletionTokens, "{host}");
+        }
+        for host in ["127.0.0.1", "openrouter.ai", "api.openai.com.example", "notapi.openai.com"] {
+            assert_eq!(limit_field(host), LimitField::MaxTokens, "{host}");
+        }
+    }
+}

@@ -127,6 +127,8 @@ async fn a_script_says_and_costs_the_same_in_the_process_and_over_the_network() 
     let seen = stub.requests();
     assert_eq!(seen.len(), 11);
     assert_eq!((seen[1].turn, seen[1].attempt, seen[1].agent.as_str()), (1, 2, "lead"));
+    assert!(seen.iter().all(|seen| seen.model == "plan" && seen.authorization.is_none()), "a local server needs no key");
+    assert!(seen.windows(2).all(|pair| pair[0].at <= pair[1].at));
     assert_eq!(stub.aborted(), 0);
 }
 
