@@ -30,17 +30,17 @@ impl Provider for ScriptedProvider {
         let script = request.model.scripted.as_deref().unwrap_or(&empty);
         let reply = choose(script, &request);
         let latency_ms = reply.latency_ms.unwrap_or(script.latency_ms);
-        let (deltas, error) = match &reply.error {
-            Some(error) => (VecDeque::new(), Some(super::fail::error_of_status(error.status, &error.message, error.retry_after_ms))),
-            None => (deltas(&request, &reply), None),
-        };
-        let steps = u64::try_from(deltas.len().max(1)).unwrap_or(1);
-        let play = Play { deltas, error, token, step: Duration::from_micros(latency_ms * 1000 / steps) };
+        let error = reply.error.as_ref().map(|error| super::fail::error_of_status(error.status, &error.message, error.retry_after_ms));
+        let unread = error.is_none().then_some((request, reply));
+        let play = Play { unread, deltas: VecDeque::new(), error, token, latency_ms, step: Duration::from_millis(latency_ms) };
         stream::unfold(play, |mut play| async move { play.next().await.map(|item| (item, play)) }).boxed()
     }
 }
 
 struct Play {
+    /// What is still to be made into deltas.
+    unread: Option<(Arc<Request>, ScriptedReply)>,
+    latency_ms: u64,
     deltas: VecDeque<Delta>,
     error: Option<Error>,
     token: CancellationToken,
@@ -49,6 +49,13 @@ struct Play {
 
 impl Play {
     async fn next(&mut self) -> Option<Result<Delta, Error>> {
+        if let Some((request, reply)) = self.unread.take() {
+            // Counting loads a tokenizer the first time, which takes its time: not on the reactor.
+            let made = tokio::task::spawn_blocking(move || deltas(&request, &reply)).await;
+            self.deltas = made.unwrap_or_default();
+            let steps = u64::try_from(self.deltas.len().max(1)).unwrap_or(1);
+            self.step = Duration::from_micros(self.latency_ms.saturating_mul(1000) / steps);
+        }
         if self.token.is_cancelled() || (self.deltas.is_empty() && self.error.is_none()) {
             return None;
         }

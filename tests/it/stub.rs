@@ -33,7 +33,6 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// One request that arrived.
 #[derive(Clone, Debug)]
-#[expect(dead_code, reason = "a test that fails prints all of it")]
 pub struct Seen {
     /// When it arrived.
     pub at: Instant,
