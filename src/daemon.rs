@@ -87,6 +87,7 @@ pub enum Local {
 /// # Errors
 /// What stands in the way, with the next step.
 pub async fn start(options: Options) -> Result<Daemon, Error> {
+    raise_open_files();
     let config = &options.config;
     let data_dir = options.data_dir.clone().map_or_else(default_data_dir, Ok)?;
     make_data_dir(&data_dir)?;
@@ -228,6 +229,17 @@ pub fn default_address(data_dir: &Path) -> Address {
     let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute() && path.is_dir());
     let directory = runtime_dir.map_or_else(|| data_dir.to_owned(), |path| path.join("wren"));
     Address::Unix(directory.join("wrend.sock"))
+}
+
+/// Lets the process open as many files as the system allows: every model call and every client holds one.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+    {
+        tracing::warn!(%error, "the limit of open files could not be raised");
+    }
 }
 
 fn book(config: &Config) -> Result<Book, price::Error> {
