@@ -14,7 +14,8 @@ fn or_ok(failure: Option<CallFailure>) -> &'static str {
 
 fn ending(ending: &Ending) -> String {
     let truncated = if ending.truncated { " truncated" } else { "" };
-    format!("end {}{truncated} {} {:?}", ending.outcome.name(), ending.reason, ending.message)
+    let why = if ending.reason.is_empty() { String::new() } else { format!(" {} {:?}", ending.reason, ending.message) };
+    format!("end {}{truncated}{why}", ending.outcome.name())
 }
 
 pub fn decision(next: &Next) -> String {
@@ -35,6 +36,10 @@ pub fn decision(next: &Next) -> String {
 }
 
 pub fn event(event: &Event) -> String {
+    fact(event).trim_end().to_owned()
+}
+
+fn fact(event: &Event) -> String {
     let kind = event.kind();
     match event {
         Event::TurnStarted(turn) => {

@@ -43,6 +43,8 @@ pub struct World {
     pub log: Vec<String>,
     pub agent: AgentSpec,
     pub limits: Limits,
+    /// Whether the usage of replies is told as an estimate.
+    pub estimates: bool,
     tree_seq: u64,
 }
 
@@ -131,6 +133,7 @@ impl World {
             log: Vec::new(),
             agent: agent(vec![read]),
             limits,
+            estimates: false,
             tree_seq: 0,
         }
     }
@@ -202,6 +205,8 @@ impl World {
         let mut path = self.path(run);
         let mut open = self.nodes[run].open;
         for event in &events {
+            let starts = matches!(event, Event::TurnStarted(_) | Event::CallStarted(_) | Event::ChildStarted { .. });
+            assert!(self.nodes[run].cancel.is_none() || !starts, "{run} is cancelled and starts something");
             ledger::post(&mut path, &mut open, event)?;
             if matches!(event, Event::ChildStarted { .. }) {
                 ledger::post_child(&mut path)?;
@@ -430,7 +435,7 @@ impl World {
             stop: reply.stop,
             stop_raw: None,
             usage,
-            estimated: reply.usage.is_none(),
+            estimated: self.estimates,
             cost_usd_nanos: price().cost_usd_nanos(&usage),
             cost_unknown: false,
             provider: "scripted".to_owned(),
