@@ -1,7 +1,7 @@
 //! A run as the fold of its journal. [`Run::apply`] is the only thing that changes it, and a fact that cannot follow
 //! what was before is a typed error. Running and recovering are the same fold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -174,7 +174,7 @@ impl Run {
 
     /// Returns how long it has been in state running, up to `now_us`.
     pub fn running_us(&self, now_us: i64) -> i64 {
-        self.ran_us + self.segment_from_us.map_or(0, |from| (now_us - from).max(0))
+        self.ran_us.saturating_add(self.segment_from_us.map_or(0, |from| now_us.saturating_sub(from).max(0)))
     }
 
     /// Returns the text of the last reply that had any.
@@ -254,6 +254,9 @@ impl Run {
             Event::TurnStarted(turn) => self.start_turn(recorded, turn)?,
             Event::TurnEnded(turn) => {
                 self.close_turn(recorded, turn.turn, turn.attempt)?;
+                if has_twins(&turn.message.calls) {
+                    return Err(illegal(recorded, "two calls have the same id"));
+                }
                 self.last_abort = None;
                 self.last_stop = Some(turn.stop);
                 self.count(turn);
@@ -272,18 +275,13 @@ impl Run {
             Event::ChildEnded(child) => self.end_child(recorded, child)?,
             Event::MessageReceived { text, .. } => self.receive(recorded, text)?,
             Event::LimitsChanged { .. } => {}
-            Event::RunSuspended { .. } => self.suspend(recorded)?,
+            Event::RunSuspended { outcome, .. } => self.suspend(recorded, *outcome)?,
             Event::RunResumed { cause, .. } => self.resume(recorded, *cause)?,
             Event::CancelRequested { .. } => {
                 // A suspended run is woken by its cancel, so its clock runs again until it has ended.
                 self.segment_from_us.get_or_insert(recorded.time_us);
             }
-            Event::RunEnded(_) => {
-                if self.open_turn.is_some() {
-                    return Err(illegal(recorded, "a turn is under way"));
-                }
-                self.stop_clock(recorded.time_us);
-            }
+            Event::RunEnded(ended) => self.end(recorded, ended.outcome)?,
         }
         self.summary.apply(recorded);
         Ok(())
@@ -324,8 +322,8 @@ impl Run {
         if !self.calls.is_empty() {
             return Err(illegal(recorded, "calls of the last reply have no result yet"));
         }
-        if turn.turn != self.turns() + 1 {
-            return Err(illegal(recorded, &format!("expected turn {}", self.turns() + 1)));
+        if turn.turn != self.turns() + 1 || turn.attempt != self.next_attempt() {
+            return Err(illegal(recorded, &format!("expected turn {}, attempt {}", self.turns() + 1, self.next_attempt())));
         }
         self.open_turn = Some(turn.clone());
         Ok(())
@@ -345,12 +343,17 @@ impl Run {
     }
 
     fn start_call(&mut self, recorded: &Recorded, id: &CallId, attempt: u32) -> Result<(), Illegal> {
+        self.check_state(recorded, &[State::Running])?;
         let pending = self.pending(recorded, id)?;
-        match pending.progress {
-            Progress::Asked | Progress::Started { .. } => {}
+        let expected = match pending.progress {
+            Progress::Asked => 1,
+            Progress::Started { attempt, .. } => attempt.saturating_add(1),
             Progress::Child { .. } | Progress::InDoubt { .. } | Progress::Ended(_) => {
                 return Err(illegal(recorded, "the call cannot be started any more"));
             }
+        };
+        if attempt != expected {
+            return Err(illegal(recorded, &format!("expected attempt {expected}")));
         }
         pending.progress = Progress::Started { at_us: recorded.time_us, attempt };
         let tool = pending.call.tool.clone();
@@ -361,10 +364,13 @@ impl Run {
     }
 
     fn end_call(&mut self, recorded: &Recorded, call: &CallEnded) -> Result<(), Illegal> {
+        self.check_state(recorded, &[State::Running, State::Cancelling])?;
         let fails_parent = call.failure == Some(CallFailure::Child) && self.fails_parent(&call.tool);
         let pending = self.pending(recorded, &call.call_id)?;
-        if matches!(pending.progress, Progress::Ended(_)) {
-            return Err(illegal(recorded, "the call has its result already"));
+        match pending.progress {
+            Progress::Ended(_) => return Err(illegal(recorded, "the call has its result already")),
+            Progress::Child { ended: None, .. } => return Err(illegal(recorded, "the call's child has not ended")),
+            Progress::Asked | Progress::Started { .. } | Progress::InDoubt { .. } | Progress::Child { ended: Some(_), .. } => {}
         }
         pending.progress = Progress::Ended(ToolResult {
             call_id: call.call_id.clone(),
@@ -402,9 +408,10 @@ impl Run {
     }
 
     fn start_child(&mut self, recorded: &Recorded, id: &CallId, child: &RunId) -> Result<(), Illegal> {
+        self.check_state(recorded, &[State::Running])?;
         let pending = self.pending(recorded, id)?;
-        if matches!(pending.progress, Progress::Child { .. } | Progress::Ended(_)) {
-            return Err(illegal(recorded, "the call has a child or a result already"));
+        if !matches!(pending.progress, Progress::Started { .. }) {
+            return Err(illegal(recorded, "only a started call can get its child"));
         }
         pending.progress = Progress::Child { child: child.clone(), ended: None };
         Ok(())
@@ -436,17 +443,44 @@ impl Run {
         Ok(())
     }
 
-    fn suspend(&mut self, recorded: &Recorded) -> Result<(), Illegal> {
-        if self.open_turn.is_some() {
-            return Err(illegal(recorded, "a turn is under way"));
+    fn suspend(&mut self, recorded: &Recorded, outcome: Outcome) -> Result<(), Illegal> {
+        self.check_state(recorded, &[State::Running])?;
+        self.check_quiet(recorded)?;
+        if !outcome.suspends(self.is_root()) {
+            return Err(illegal(recorded, &format!("{} ends this run", outcome.name())));
         }
         self.stop_clock(recorded.time_us);
         Ok(())
     }
 
+    fn end(&mut self, recorded: &Recorded, outcome: Outcome) -> Result<(), Illegal> {
+        self.check_state(recorded, &[State::Running, State::Cancelling])?;
+        self.check_quiet(recorded)?;
+        if !self.calls.is_empty() {
+            return Err(illegal(recorded, "calls of the last reply have no result yet"));
+        }
+        if outcome.suspends(self.is_root()) {
+            return Err(illegal(recorded, &format!("{} suspends this run", outcome.name())));
+        }
+        self.stop_clock(recorded.time_us);
+        Ok(())
+    }
+
+    fn check_quiet(&self, recorded: &Recorded) -> Result<(), Illegal> {
+        if self.open_turn.is_some() { Err(illegal(recorded, "a turn is under way")) } else { Ok(()) }
+    }
+
+    fn check_state(&self, recorded: &Recorded, allowed: &[State]) -> Result<(), Illegal> {
+        if allowed.contains(&self.summary.state) {
+            return Ok(());
+        }
+        Err(illegal(recorded, &format!("it cannot happen in state {}", self.summary.state.name())))
+    }
+
     fn resume(&mut self, recorded: &Recorded, cause: Cause) -> Result<(), Illegal> {
         match cause {
             Cause::Crash => {
+                self.check_state(recorded, &[State::Running])?;
                 // The time between the last fact and the takeover had no daemon, so it does not count.
                 self.stop_clock(self.summary.updated_us);
                 if !self.only_waits_for_children() {
@@ -537,6 +571,11 @@ impl Run {
 
 fn bytes(text: &str) -> i64 {
     i64::try_from(text.len()).unwrap_or(i64::MAX)
+}
+
+fn has_twins(calls: &[Call]) -> bool {
+    let ids: BTreeSet<&str> = calls.iter().map(|call| call.id.as_str()).collect();
+    ids.len() < calls.len()
 }
 
 fn message_bytes(message: &Message) -> i64 {

@@ -25,6 +25,19 @@ pub enum State {
     Ended,
 }
 
+impl State {
+    /// Returns the name used in JSON and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Suspended => "suspended",
+            Self::Cancelling => "cancelling",
+            Self::Ended => "ended",
+        }
+    }
+}
+
 /// Why a run is not running. Wren alone decides it, never a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
