@@ -149,6 +149,11 @@ impl Driver {
         self.under_way.insert(call.id.clone(), call.tool.clone());
         self.effects.push(Box::pin(async move {
             tokio::pin!(work);
+            if token.is_cancelled() {
+                // Cut before it began: nothing of it runs.
+                let (failure, words) = Self::cut_words(cancel.is_cancelled());
+                return ended(&call, Some(failure), words.to_owned(), 0);
+            }
             let finished = tokio::select! {
                 biased;
                 finished = &mut work => Some(finished),

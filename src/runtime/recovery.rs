@@ -1,8 +1,10 @@
 //! Taking up runs that have no driver: at the daemon's start, on resume, and to end them on cancel.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::supervisor::Runtime;
+use super::tree::Tree;
 use super::{Error, Receipt, RunReceipt};
 use crate::kernel::agent::LimitsPatch;
 use crate::kernel::event::{CallFailure, Cause, Event};
@@ -46,6 +48,11 @@ impl Runtime {
     /// # Errors
     /// [`Error::Store`].
     pub async fn cancel(&self, run: &RunId, actor: &str, reason: &str, wait: bool) -> Result<Receipt, Error> {
+        let (runtime, run, actor, reason) = (self.clone(), run.clone(), actor.to_owned(), reason.to_owned());
+        self.detached(Box::pin(async move { runtime.cancel_now(&run, &actor, &reason, wait).await })).await
+    }
+
+    async fn cancel_now(&self, run: &RunId, actor: &str, reason: &str, wait: bool) -> Result<Receipt, Error> {
         let now_us = self.clock().now_us();
         let mark = CancelMark { actor: actor.to_owned(), reason: reason.to_owned(), time_us: now_us };
         let before = self.store().cancel(run, mark).await?;
@@ -58,12 +65,15 @@ impl Runtime {
             // Runs that nobody drives (suspended ones) are driven to their end.
             let tree = self.tree(&root).await?;
             for row in &unfinished {
+                // Each of them: a run that was resumed has another token than the one its children were seated under.
+                tree.cancel(&row.summary.id);
                 let parent = row.summary.parent.as_ref().map(|parent| parent.run.clone());
                 self.start_driver(&tree, row.summary.id.clone(), parent.as_ref());
             }
             if wait {
                 self.wait_until_left(&tree, &unfinished).await;
             }
+            self.forget_if_idle(tree);
         }
         let row = self.get(run).await?;
         if !wait {
@@ -77,7 +87,7 @@ impl Runtime {
         Ok(Receipt { row, runs, quiescent_ms })
     }
 
-    async fn wait_until_left(&self, tree: &super::tree::Tree, rows: &[&Row]) {
+    async fn wait_until_left(&self, tree: &Tree, rows: &[&Row]) {
         loop {
             let changed = tree.changed.notified();
             tokio::pin!(changed);
@@ -129,12 +139,25 @@ impl Runtime {
     /// # Errors
     /// [`Error::LimitStillExceeded`] if it would stop at once; nothing is changed then.
     pub async fn resume(&self, run: &RunId, limits: LimitsPatch, actor: &str, reason: &str) -> Result<Row, Error> {
+        let (runtime, run, actor, reason) = (self.clone(), run.clone(), actor.to_owned(), reason.to_owned());
+        self.detached(Box::pin(async move {
+            let row = runtime.get(&run).await?;
+            runtime.check_resumable(&row)?;
+            let tree = runtime.tree(&run).await?;
+            let resumed = runtime.resume_now(&tree, &row, limits, &actor, &reason).await;
+            runtime.forget_if_idle(tree);
+            resumed
+        }))
+        .await
+    }
+
+    async fn resume_now(&self, tree: &Arc<Tree>, row: &Row, limits: LimitsPatch, actor: &str, reason: &str) -> Result<Row, Error> {
+        let run = &row.summary.id;
         if self.is_draining() {
             return Err(Error::Draining);
         }
-        let row = self.get(run).await?;
-        self.check_resumable(&row)?;
-        let tree = self.tree(run).await?;
+        // The suspension may have been seen before its driver has left, and no second driver is seated beside it.
+        self.wait_until_left(tree, &[row]).await;
         let folded = self.load(run).await?;
         let limits = (!limits.is_empty()).then(|| limits.over(folded.summary.limits));
         if let Some(limits) = &limits {
@@ -148,29 +171,30 @@ impl Runtime {
         }
         events.push(Event::RunResumed { cause: Cause::User, actor: actor.to_owned() });
         // A second resume at the same moment claims too, and one of the two fences the other out.
-        self.commit_resumed(&tree, run, claimed.row.epoch, claimed.row.summary.seq, events).await?;
+        self.commit_resumed(tree, run, claimed.row.epoch, claimed.row.summary.seq, events).await?;
         let mut children: Vec<(RunId, Option<RunId>)> = Vec::new();
         for child in self.store().subtree(run).await?.into_iter().skip(1) {
             if child.summary.state == State::Suspended {
-                children.push((child.summary.id.clone(), child.summary.parent.map(|parent| parent.run)));
+                children.push((child.summary.id.clone(), child.summary.parent.as_ref().map(|parent| parent.run.clone())));
                 let child_run = child.summary.id.clone();
+                self.wait_until_left(tree, &[&child]).await;
                 let claimed = self.claim(&child_run).await?;
                 let resumed = vec![Event::RunResumed { cause: Cause::User, actor: actor.to_owned() }];
-                self.commit_resumed(&tree, &child_run, claimed.row.epoch, claimed.row.summary.seq, resumed).await?;
+                self.commit_resumed(tree, &child_run, claimed.row.epoch, claimed.row.summary.seq, resumed).await?;
             }
         }
         // The root must not find its children still suspended: it would stop again for their sake.
         for (child, _) in &children {
             tree.note_resumed(child);
         }
-        self.start_driver(&tree, run.clone(), None);
+        self.start_driver(tree, run.clone(), None);
         for (child, parent) in children {
-            self.start_driver(&tree, child, parent.as_ref());
+            self.start_driver(tree, child, parent.as_ref());
         }
         self.get(run).await
     }
 
-    async fn commit_resumed(&self, tree: &super::tree::Tree, run: &RunId, epoch: u64, seq: u64, events: Vec<Event>) -> Result<(), Error> {
+    async fn commit_resumed(&self, tree: &Tree, run: &RunId, epoch: u64, seq: u64, events: Vec<Event>) -> Result<(), Error> {
         let fence = Fence { run: run.clone(), epoch, seq };
         let batch = Batch { events, time_us: self.clock().now_us(), ..Batch::default() };
         let appended = self.store().append(fence, batch).await?;
@@ -185,6 +209,8 @@ impl Runtime {
         }
         match summary.state {
             State::Suspended if summary.reason == "JOURNAL_UNREADABLE" => Err(Error::SetAside(summary.message.clone())),
+            // A cancel was committed: its driver is about to end the run.
+            State::Suspended if row.cancel.is_some() => Err(Error::NotSuspended(summary.id.clone())),
             State::Suspended => Ok(()),
             State::Ended => Err(Error::Ended(summary.id.clone(), summary.outcome.map_or("ended", Outcome::name))),
             State::Pending | State::Running | State::Cancelling => Err(Error::NotSuspended(summary.id.clone())),

@@ -75,13 +75,17 @@ impl Runtime {
         let created = self.root_created(&submission, &id, limits, &plan, inputs.clone(), launch, &bundle_digest);
         let tree =
             NewTree { id: id.clone(), created, request: request_id(&submission), bundle_digest, bundle, time_us: self.clock().now_us() };
-        let created = self.store().create(tree).await?;
-        let Some(recorded) = created.recorded else {
-            return Ok(Submitted { row: Some(created.row), deduplicated: true, warnings });
-        };
-        // The run is durable: from here on a crash only delays it.
-        self.open_new_tree(id, plan, inputs, registry, recorded);
-        Ok(Submitted { row: Some(created.row), deduplicated: false, warnings })
+        let runtime = self.clone();
+        self.detached(Box::pin(async move {
+            let created = runtime.store().create(tree).await?;
+            let Some(recorded) = created.recorded else {
+                return Ok(Submitted { row: Some(created.row), deduplicated: true, warnings });
+            };
+            // The run is durable: from here on a crash only delays it.
+            runtime.open_new_tree(id, plan, inputs, registry, recorded);
+            Ok(Submitted { row: Some(created.row), deduplicated: false, warnings })
+        }))
+        .await
     }
 
     /// Checks a workflow, and the inputs if there are any, and says all that is wrong.

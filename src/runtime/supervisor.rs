@@ -292,15 +292,19 @@ impl Runtime {
     pub(super) fn start_driver(&self, tree: &Arc<Tree>, run: RunId, parent: Option<&RunId>) {
         let Some(seat) = tree.join(&run, parent) else { return };
         lock(&self.inner.trees).entry(tree.root.clone()).or_insert_with(|| tree.clone());
-        let (runtime, tree) = (self.clone(), tree.clone());
+        let (runtime, tree, parent) = (self.clone(), tree.clone(), parent.cloned());
         // Boxed: a driver starts drivers, and a future cannot hold its own type.
-        let task: BoxFuture<'static, ()> = Box::pin(async move { runtime.drive(tree, run, seat).await });
+        let task: BoxFuture<'static, ()> = Box::pin(async move { runtime.drive(tree, run, parent, seat).await });
         self.inner.drivers.spawn(task);
     }
 
-    async fn drive(self, tree: Arc<Tree>, run: RunId, seat: Seat) {
+    async fn drive(self, tree: Arc<Tree>, run: RunId, parent: Option<RunId>, seat: Seat) {
         let driving = AssertUnwindSafe(self.drive_claimed(tree.clone(), run.clone(), seat)).catch_unwind();
-        let suspended = match driving.await {
+        let driven = driving.await;
+        // One process owns the store, so only a command of this one (a resume that met a cancel) can have fenced the
+        // driver out: the run is taken up again as that command left it.
+        let fenced = matches!(&driven, Ok(Err(Stop::Fenced)));
+        let suspended = match driven {
             Ok(Ok(Left::Ended)) => None,
             Ok(Ok(Left::Suspended(outcome))) => Some(outcome),
             Ok(Err(stop)) => self.let_go(&run, &stop),
@@ -314,7 +318,17 @@ impl Runtime {
         if suspended.is_some() {
             self.ring_parent(&tree, &run).await;
         }
-        self.forget_if_idle(&tree);
+        if fenced && !self.is_draining() {
+            self.start_driver(&tree, run, parent.as_ref());
+        }
+        self.forget_if_idle(tree);
+    }
+
+    /// Runs a command to its end whether or not its caller stays: a client that goes away after the commit must not keep
+    /// what was committed from being acted on.
+    pub(super) async fn detached<T: Send + 'static>(&self, work: BoxFuture<'static, Result<T, Error>>) -> Result<T, Error> {
+        let gone = |error: tokio::task::JoinError| store::Error::Unavailable(format!("the command stopped unexpectedly: {error}"));
+        self.inner.drivers.spawn(work).await.map_err(gone)?
     }
 
     async fn drive_claimed(&self, tree: Arc<Tree>, run: RunId, mut seat: Seat) -> Result<Left, Stop> {
@@ -327,7 +341,7 @@ impl Runtime {
         let Some(folded) = Run::fold(&journal)? else { return Err(Stop::Store(store::Error::NotFound(run))) };
         let resumed =
             journal.last().is_some_and(|last| matches!(last.event, Event::RunResumed { .. }) && last.epoch + 1 == claimed.row.epoch);
-        seat.deadline_us = tree.bound(&run, self.deadline_us(&folded));
+        seat.deadline_us = tree.bound(&run, self.path_deadline_us(&tree, &folded).await?);
         let pen = Journal::new(self.store().clone(), tree.clone(), self.clock(), folded, claimed, !resumed);
         Driver::new(self.clone(), tree, pen, seat).drive().await
     }
@@ -337,6 +351,23 @@ impl Runtime {
         let ran_us = run.running_us(run.summary.updated_us);
         let left_us = run.summary.limits.timeout_ms.saturating_mul(1000).saturating_sub(ran_us);
         self.clock().now_us().saturating_add(left_us)
+    }
+
+    /// Returns when the least time limit on a run's path is up. A parent that was started in the same moment (after a
+    /// restart or a resume) has no deadline in the tree yet, so it is worked out from its journal.
+    async fn path_deadline_us(&self, tree: &Tree, run: &Run) -> Result<i64, Stop> {
+        let mut deadline_us = self.deadline_us(run);
+        let mut above = run.created.parent.as_ref().map(|parent| parent.run.clone());
+        while let Some(id) = above {
+            if let Some(known_us) = tree.deadline_us(&id) {
+                return Ok(deadline_us.min(known_us));
+            }
+            let journal = read_all(&**self.store(), &id).await.map_err(Stop::Store)?;
+            let Some(parent) = Run::fold(&journal)? else { break };
+            deadline_us = deadline_us.min(self.deadline_us(&parent));
+            above = parent.created.parent.as_ref().map(|parent| parent.run.clone());
+        }
+        Ok(deadline_us)
     }
 
     fn let_go(&self, run: &RunId, stop: &Stop) -> Option<Outcome> {
@@ -361,12 +392,15 @@ impl Runtime {
         }
     }
 
-    /// Drops a tree that nobody drives and nobody else holds; its feed lives on while it is watched.
-    fn forget_if_idle(&self, tree: &Arc<Tree>) {
+    /// Lets go of a tree, and drops it if nobody drives it and nobody else holds it; its feed lives on while it is
+    /// watched.
+    pub(super) fn forget_if_idle(&self, tree: Arc<Tree>) {
         let mut trees = lock(&self.inner.trees);
-        // Two holders: the map and the caller. A third one is about to start a driver.
-        if !tree.is_alive() && Arc::strong_count(tree) <= 2 {
-            trees.remove(&tree.root);
+        let (root, alive) = (tree.root.clone(), tree.is_alive());
+        // Inside the lock, so that of two who leave together the second one sees the map's hold alone.
+        drop(tree);
+        if !alive && trees.get(&root).is_some_and(|held| Arc::strong_count(held) == 1) {
+            trees.remove(&root);
         }
     }
 

@@ -86,6 +86,11 @@ impl Tree {
         Some(Seat { token, wake, deadline_us })
     }
 
+    /// Returns when the least time limit on a run's path is up, if its driver has worked that out.
+    pub fn deadline_us(&self, run: &RunId) -> Option<i64> {
+        self.lock().get(run).filter(|member| member.driven).map(|member| member.deadline_us).filter(|deadline_us| *deadline_us != i64::MAX)
+    }
+
     /// Sets when a run's own time is up, and returns when the least time limit on its path is.
     pub fn bound(&self, run: &RunId, deadline_us: i64) -> i64 {
         let mut members = self.lock();
