@@ -9,8 +9,7 @@ use super::world::{World, id, reply, spawn_spec, tool};
 
 const TOOLS: [&str; 7] = ["read", "put", "send", "research", "must", "no_such", "read"];
 const STOPS: [Stop; 7] = [Stop::EndTurn, Stop::ToolCalls, Stop::ToolCalls, Stop::ToolCalls, Stop::Length, Stop::Refusal, Stop::Error];
-const ABORTS: [Abort; 6] =
-    [Abort::Auth, Abort::RateLimited, Abort::CutStream, Abort::ContextLength, Abort::Timeout, Abort::Malformed];
+const ABORTS: [Abort; 6] = [Abort::Auth, Abort::RateLimited, Abort::CutStream, Abort::ContextLength, Abort::Timeout, Abort::Malformed];
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -27,7 +26,8 @@ enum Op {
 }
 
 fn usage() -> impl Strategy<Value = Usage> {
-    let tokens = prop_oneof![8 => 0..2_000_i64, 1 => Just(0), 1 => Just(-5), 1 => Just(i64::MAX), 1 => Just(i64::MIN), 1 => 0..9_000_000_i64];
+    let tokens =
+        prop_oneof![8 => 0..2_000_i64, 1 => Just(0), 1 => Just(-5), 1 => Just(i64::MAX), 1 => Just(i64::MIN), 1 => 0..9_000_000_i64];
     (tokens.clone(), tokens.clone(), tokens.clone(), tokens.clone(), tokens).prop_map(|(input, output, read, write, reasoning)| Usage {
         input_tokens: input,
         output_tokens: output,
@@ -91,7 +91,8 @@ fn apply(world: &mut World, op: &Op) {
             world.abort(&run, ABORTS[*why], *retryable, *usage);
         }
         Op::Finish { which, broken } => {
-            let busy: Vec<_> = world.nodes.keys().flat_map(|run| world.under_way(run).into_iter().map(|call| (run.clone(), call))).collect();
+            let busy: Vec<_> =
+                world.nodes.keys().flat_map(|run| world.under_way(run).into_iter().map(|call| (run.clone(), call))).collect();
             let Some((run, call)) = busy.get(which % busy.len().max(1)) else { return };
             world.finish(run, call, broken.then_some(CallFailure::Failed), "what came of it");
         }

@@ -1,8 +1,8 @@
 //! Decisions and facts as the golden scripts show them: a line each.
 
+use wren::kernel::CallId;
 use wren::kernel::event::{CallFailure, Event};
 use wren::kernel::next::{Ending, Need, Next};
-use wren::kernel::CallId;
 
 fn ids(calls: &[CallId]) -> String {
     calls.iter().map(CallId::as_str).collect::<Vec<_>>().join(" ")
@@ -43,7 +43,10 @@ fn fact(event: &Event) -> String {
     let kind = event.kind();
     match event {
         Event::TurnStarted(turn) => {
-            format!("{kind} {} attempt {} reserves {} nano-USD {} tokens", turn.turn, turn.attempt, turn.reservation.usd_nanos, turn.reservation.tokens)
+            format!(
+                "{kind} {} attempt {} reserves {} nano-USD {} tokens",
+                turn.turn, turn.attempt, turn.reservation.usd_nanos, turn.reservation.tokens
+            )
         }
         Event::TurnEnded(turn) => format!("{kind} {} {} cost {}", turn.turn, turn.stop.name(), turn.cost_usd_nanos),
         Event::TurnAborted(turn) => format!(

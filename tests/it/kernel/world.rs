@@ -15,8 +15,8 @@ use wren::kernel::ledger::{self, Account, Refused};
 use wren::kernel::next::{Around, Next, next};
 use wren::kernel::run::Progress;
 use wren::kernel::{
-    AgentSpec, CallId, Effect, Limits, LimitsPatch, ModelSpec, OnFailure, Outcome, Price, Recorded, Reply, ReplyCall, Reservation, Run, RunId,
-    SpawnSpec, State, Stop, ToolSpec, Usage,
+    AgentSpec, CallId, Effect, Limits, LimitsPatch, ModelSpec, OnFailure, Outcome, Price, Recorded, Reply, ReplyCall, Reservation, Run,
+    RunId, SpawnSpec, State, Stop, ToolSpec, Usage,
 };
 
 /// How many decisions may be taken without anything from outside: more is a loop.
@@ -55,13 +55,7 @@ pub fn tool(name: &str, effect: Effect, spawn: Option<SpawnSpec>) -> ToolSpec {
 }
 
 pub fn spawn_spec() -> SpawnSpec {
-    SpawnSpec {
-        agent: "child".to_owned(),
-        max_calls: 32,
-        max_parallel: 16,
-        on_failure: OnFailure::Return,
-        limits: LimitsPatch::default(),
-    }
+    SpawnSpec { agent: "child".to_owned(), max_calls: 32, max_parallel: 16, on_failure: OnFailure::Return, limits: LimitsPatch::default() }
 }
 
 /// 1 USD a million input tokens and 4 a million output tokens.
@@ -416,10 +410,8 @@ impl World {
             limits,
             ..(*parent.created).clone()
         };
-        let events = vec![
-            self.started(run, call, 1),
-            Event::ChildStarted { call_id: call.clone(), child: child.clone(), agent: spawn.agent },
-        ];
+        let events =
+            vec![self.started(run, call, 1), Event::ChildStarted { call_id: call.clone(), child: child.clone(), agent: spawn.agent }];
         let cancel = self.nodes[run].cancel.clone();
         self.append(run, events).expect("what is decided on fresh accounts fits");
         self.create(&child, created, cancel);
