@@ -2,6 +2,7 @@
 
 mod facts;
 mod laws;
+mod money;
 mod script;
 mod words;
 mod world;
