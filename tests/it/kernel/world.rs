@@ -490,8 +490,12 @@ impl World {
 
     /// The tools of `run` that have not come back.
     pub fn under_way(&self, run: &RunId) -> Vec<CallId> {
-        let calls = &self.nodes[run].run.calls;
-        let started = calls.iter().filter(|pending| matches!(pending.progress, Progress::Started { .. }));
+        let run = &self.nodes[run].run;
+        if run.summary.state == State::Suspended {
+            // The driver that left the run took its tools with it: nothing of them is heard any more.
+            return Vec::new();
+        }
+        let started = run.calls.iter().filter(|pending| matches!(pending.progress, Progress::Started { .. }));
         started.map(|pending| pending.call.id.clone()).collect()
     }
 
