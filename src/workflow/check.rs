@@ -12,7 +12,7 @@ use super::diagnostic::{Faults, nearest, of_refused, placeless};
 use super::document::{self, Document};
 use super::plan::Plan;
 use super::scan::{self, SourceMap, join};
-use super::{Diagnostic, Overrides, Source, World, scalar, schema, template};
+use super::{Diagnostic, Overrides, Source, World, scalar, schema, secrets, template};
 use crate::kernel::agent::LimitsPatch;
 use crate::kernel::ledger::Limits;
 
@@ -48,13 +48,13 @@ pub fn load(source: &Source, world: &World<'_>, overrides: &Overrides) -> (Optio
     };
     let value: Value = match serde_yaml::from_str(text) {
         Ok(value) => value,
-        Err(error) => return refuse("W002", format!("this is not valid YAML: {error}"), ""),
+        Err(error) => return (None, vec![not_read(&error, &map, path, text)]),
     };
-    let mut faults = Faults::new(path, text, &map);
     if value.is_null() {
         return refuse("W002", "the file is empty".to_owned(), "a workflow begins with `wren: v1`");
     }
-    find_secrets(&map, &mut faults);
+    let mut faults = Faults::new(path, text, &map);
+    secrets::check(&map, &mut faults);
     schema::check_shape(&value, &mut faults);
     if faults.has_errors() {
         return (None, faults.into_sorted());
@@ -72,27 +72,21 @@ pub fn load(source: &Source, world: &World<'_>, overrides: &Overrides) -> (Optio
     (plan.filter(|_| !failed), faults.into_sorted())
 }
 
-/// Refuses values that look like a key, without showing them.
-fn find_secrets(map: &SourceMap, faults: &mut Faults<'_>) {
-    let secret: Vec<&String> =
-        map.iter().filter(|(_, node)| node.text.as_deref().is_some_and(is_key_shaped)).map(|(pointer, _)| pointer).collect();
-    for pointer in secret {
-        let fault = faults.error("W015", pointer, "this value looks like a secret key, which does not belong in a workflow");
-        fault.help = "set the provider's variable (such as OPENAI_API_KEY) where wrend runs".to_owned();
-        fault.source_line.clear();
-    }
-}
-
-fn is_key_shaped(text: &str) -> bool {
-    const PREFIXES: [&str; 7] = ["sk-", "sk_live_", "ghp_", "github_pat_", "xoxb-", "AKIA", "AIza"];
-    let is_key = |word: &str| PREFIXES.iter().any(|prefix| word.starts_with(prefix) && word.len() >= prefix.len() + 12);
-    text.split(|char: char| char.is_whitespace() || "\"'`:=,;(){}[]<>".contains(char)).any(is_key)
-}
-
-/// Returns whether a name or a line speaks of a secret, so that it is not shown.
-pub(super) fn looks_secret(text: &str) -> bool {
-    let lower = text.to_ascii_lowercase();
-    ["api_key", "apikey", "secret", "password", "access_token"].iter().any(|word| lower.contains(word)) || is_key_shaped(text)
+/// Returns the fault of a document that the scan let through and that cannot be read, such as a number out of range.
+fn not_read(error: &serde_yaml::Error, map: &SourceMap, path: &str, text: &str) -> Diagnostic {
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let (line, column) = error.location().map_or((0, 0), |location| (number(location.line()), number(location.column())));
+    let node = map.iter().find(|(_, node)| node.value.line == line && node.value.column == column && node.text.is_some());
+    let place = match node {
+        Some((_, node)) => node.value,
+        None => scan::Place { line, column, end_line: line, end_column: column.saturating_add(1) },
+    };
+    let message = match node {
+        Some((pointer, _)) if error.to_string().contains("out of range") => format!("{} is a number out of range", schema::dotted(pointer)),
+        _ => format!("this is not valid YAML: {error}"),
+    };
+    let refused = scan::Refused { code: "W002", message, help: String::new(), place };
+    of_refused(refused, path, text)
 }
 
 impl Context<'_> {

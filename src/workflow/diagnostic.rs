@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::scan::{Place, Refused, SourceMap};
+use super::secrets::{looks_secret, without_keys};
 use super::{Diagnostic, Severity};
 
 /// Collects the faults of one document.
@@ -18,8 +19,8 @@ pub struct Faults<'a> {
 
 /// Faults that are kept: a document with more is hostile, or not a workflow at all.
 const FAULTS_MAX: usize = 100;
-/// Characters of a message at most, whatever a document puts into it.
-const MESSAGE_CHARS_MAX: usize = 400;
+/// Characters of any part of a fault at most, whatever a document puts into it.
+const PART_CHARS_MAX: usize = 400;
 
 /// Which part of a value a fault points at.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,7 +54,6 @@ impl<'a> Faults<'a> {
 
     fn push(&mut self, severity: Severity, code: &'static str, pointer: &str, at: At, message: String) -> &mut Diagnostic {
         let place = self.place(pointer, at);
-        let message: String = message.chars().take(MESSAGE_CHARS_MAX).collect();
         let index = usize::try_from(place.line).unwrap_or(0).saturating_sub(1);
         let line = shown_line(self.lines.get(index).copied().unwrap_or(""));
         let fault = diagnostic(severity, code, message, self.path, place, pointer, line);
@@ -90,9 +90,19 @@ impl<'a> Faults<'a> {
         self.found.iter().any(|fault| fault.severity == Severity::Error)
     }
 
+    /// Returns whether an error with this code is at this place.
+    pub fn is_refused(&self, code: &str, pointer: &str) -> bool {
+        self.found.iter().any(|fault| fault.code == code && fault.pointer == pointer)
+    }
+
+    /// Returns a scalar as it was written.
+    pub fn source_of(&self, pointer: &str) -> Option<&'a str> {
+        self.map.get(pointer)?.text.as_deref()
+    }
+
     /// Returns the faults in the order of their places.
     pub fn into_sorted(self) -> Vec<Diagnostic> {
-        let mut found = self.found;
+        let mut found: Vec<Diagnostic> = self.found.into_iter().map(bounded).collect();
         found.sort_by_key(|fault| (fault.line, fault.column));
         found.dedup();
         if self.more > 0 {
@@ -107,6 +117,18 @@ pub fn of_refused(refused: Refused, path: &str, text: &str) -> Diagnostic {
     let line = source_line(text, refused.place.line);
     let mut fault = diagnostic(Severity::Error, refused.code, refused.message, path, refused.place, "", line);
     fault.help = refused.help;
+    bounded(fault)
+}
+
+/// Returns a fault as it may leave the room: no part long, and no secret in any of them.
+fn bounded(mut fault: Diagnostic) -> Diagnostic {
+    for part in [&mut fault.message, &mut fault.pointer, &mut fault.suggestion, &mut fault.help] {
+        *part = without_keys(part);
+        if let Some((cut, _)) = part.char_indices().nth(PART_CHARS_MAX) {
+            part.truncate(cut);
+            part.push('…');
+        }
+    }
     fault
 }
 
@@ -114,7 +136,7 @@ pub fn of_refused(refused: Refused, path: &str, text: &str) -> Diagnostic {
 pub fn placeless(code: &'static str, path: &str, message: String, help: String) -> Diagnostic {
     let mut fault = diagnostic(Severity::Error, code, message, path, Place::default(), "", String::new());
     fault.help = help;
-    fault
+    bounded(fault)
 }
 
 fn diagnostic(
@@ -151,7 +173,7 @@ fn source_line(text: &str, line: u32) -> String {
 fn shown_line(line: &str) -> String {
     /// How much of a line is shown.
     const CHARS_MAX: usize = 200;
-    if super::check::looks_secret(line) {
+    if looks_secret(line) {
         return String::new();
     }
     line.chars().filter(|char| !char.is_control() || *char == '\t').take(CHARS_MAX).collect()
@@ -195,6 +217,15 @@ impl Diagnostic {
             return text;
         }
         let gutter = self.line.to_string();
+        let shown = u32::try_from(self.source_line.chars().count()).unwrap_or(u32::MAX);
+        if self.column > shown.saturating_add(1) {
+            // The place lies behind what is shown of a long line.
+            let _ = writeln!(text, "{gutter} | {}…", self.source_line);
+            if !notes.is_empty() {
+                let _ = writeln!(text, "   = {notes}");
+            }
+            return text;
+        }
         let wide = if self.end_line == self.line { self.end_column.saturating_sub(self.column).max(1) } else { 1 };
         let pad = " ".repeat(usize::try_from(self.column.saturating_sub(1)).unwrap_or(0));
         let carets = "^".repeat(usize::try_from(wide.min(120)).unwrap_or(1));

@@ -12,6 +12,7 @@ mod plan;
 mod scalar;
 mod scan;
 mod schema;
+mod secrets;
 mod template;
 
 use std::collections::BTreeMap;

@@ -13,6 +13,8 @@ const DEPTH_MAX: usize = 64;
 const NODES_MAX: usize = 20_000;
 /// Aliases at most.
 const ALIASES_MAX: usize = 100;
+/// Double keys that are named.
+const DUPLICATES_MAX: usize = 100;
 /// Bytes of text at most, aliases counted as what they stand for.
 const TEXT_BYTES_MAX: usize = 1024 * 1024;
 
@@ -118,6 +120,16 @@ pub fn scan(text: &str) -> Result<SourceMap, Vec<Refused>> {
     if scan.refused.is_empty() { Ok(scan.map) } else { Err(scan.refused) }
 }
 
+/// Returns whether a plain scalar is read as a string, and not as a number, true, false or nothing.
+fn is_text(text: &str) -> bool {
+    if matches!(text, "" | "~" | "null" | "Null" | "NULL" | "true" | "True" | "TRUE" | "false" | "False" | "FALSE") {
+        return false;
+    }
+    // Whatever the reader of the document takes for a number begins so; the reader itself decides.
+    let may_be_number = text.starts_with(|first: char| first.is_ascii_digit() || matches!(first, '+' | '-' | '.'));
+    !may_be_number || serde_yaml::from_str::<serde_yaml::Value>(text).is_ok_and(|value| value.is_string())
+}
+
 fn hint_of(info: &str) -> &'static str {
     if info.contains("tab") { "indent with spaces, not with tabs" } else { "" }
 }
@@ -197,15 +209,15 @@ impl Scan {
             return Err(refuse("W002", "a NUL character", "", at));
         }
         let plain = style == ScalarStyle::Plain;
-        if self.expects_key() {
-            return self.key(text, plain, at);
-        }
-        self.take_place(at, Some(text))?;
         let size = Size { nodes: 1, text_bytes: text.len() };
         if anchor > 0 {
             self.anchors.insert(anchor, size);
             self.texts.insert(anchor, text.to_owned());
         }
+        if self.expects_key() {
+            return self.key(text, plain, at);
+        }
+        self.take_place(at, Some(text))?;
         self.add(size, at)
     }
 
@@ -222,14 +234,15 @@ impl Scan {
                 at,
             ));
         }
-        if plain && (text.parse::<f64>().is_ok() || matches!(text, "" | "~" | "null" | "true" | "false")) {
+        if plain && !is_text(text) {
             return Err(refuse("W005", format!("the key `{text}` is not a string"), format!("quote it: \"{text}\""), at));
         }
         if let Some(Frame::Mapping { keys, key, .. }) = self.frames.last_mut() {
             if !keys.insert(text.to_owned()) {
-                // A key may be a secret that was put into the wrong place: it is not repeated then.
-                let shown = if super::check::looks_secret(text) { "…" } else { text };
-                return Err(refuse("W006", format!("the key `{shown}` is given twice"), "remove one of the two", at));
+                // The others are of interest too: one slip of an editor can double many keys.
+                if self.refused.len() < DUPLICATES_MAX {
+                    self.refused.push(refuse("W006", format!("the key `{text}` is given twice"), "remove one of the two", at));
+                }
             }
             *key = Some((text.to_owned(), at));
         }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::diagnostic::{Faults, nearest};
 use super::document::Document;
 use super::scan::join;
+use super::secrets;
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(build);
 
@@ -119,11 +120,8 @@ pub fn check_shape(document: &Value, faults: &mut Faults<'_>) {
 
 fn unknown_field(faults: &mut Faults<'_>, pointer: &str, name: &str, allowed: &[String]) {
     let at = join(pointer, name);
-    if super::check::looks_secret(name) {
-        let fault =
-            faults.key_error("W015", &at, "this field speaks of a secret, which does not belong in a workflow: keys stay with the daemon");
-        fault.help = "set the provider's variable (such as OPENAI_API_KEY) where wrend runs".to_owned();
-        fault.source_line.clear();
+    if secrets::looks_secret(name) {
+        secrets::refuse_field(&at, faults);
         return;
     }
     if TO_COME.contains(&name) {
@@ -155,7 +153,7 @@ fn options(schema_path: &str) -> Vec<String> {
 /// Returns a value as it may be repeated: short, and no secret.
 fn shown(value: &Value) -> String {
     let text = value.to_string();
-    if super::check::looks_secret(&text) { "a secret".to_owned() } else { text.chars().take(60).collect() }
+    if secrets::looks_secret(&text) { "a secret".to_owned() } else { text.chars().take(60).collect() }
 }
 
 fn wanted(schema_path: &str) -> String {
