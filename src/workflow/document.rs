@@ -162,14 +162,24 @@ pub struct ReplyCall {
     pub args: Option<BTreeMap<String, Value>>,
 }
 
-/// Usage of a scripted reply.
+/// Usage of a scripted reply, in tokens.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplyUsage {
+    /// Read in all, from and into caches included.
+    #[schemars(range(min = 0))]
     pub input_tokens: i64,
+    /// Written in all, reasoning included.
+    #[schemars(range(min = 0))]
     pub output_tokens: i64,
+    /// Read from the cache.
+    #[schemars(range(min = 0))]
     pub cache_read_tokens: Option<i64>,
+    /// Written to the cache.
+    #[schemars(range(min = 0))]
     pub cache_write_tokens: Option<i64>,
+    /// Spent on reasoning.
+    #[schemars(range(min = 0))]
     pub reasoning_tokens: Option<i64>,
 }
 
@@ -286,6 +296,17 @@ pub struct Agent {
     pub output_schema: Option<BTreeMap<String, Value>>,
     /// Its limits where no tool or submitter says otherwise.
     pub limits: Option<Limits>,
+    /// What happens to a reply that asks for tools and was cut off. Default `block`.
+    #[expect(dead_code, reason = "it has one value, which is what happens")]
+    pub on_length: Option<OnLength>,
+}
+
+/// What happens to a reply that asks for tools and was cut off.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnLength {
+    /// None of its calls runs, and the run stops as blocked.
+    Block,
 }
 
 /// Caps. All but `max_turns` bound the whole subtree.

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use jsonschema::error::ValidationErrorKind;
+use jsonschema::{Keyword, ValidationError, Validator};
 use serde_json::{Map, Value};
 
 use super::diagnostic::{Faults, nearest};
@@ -11,9 +12,55 @@ use super::scan::join;
 use super::secrets;
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(build);
+static VALIDATOR: LazyLock<Result<Validator, String>> = LazyLock::new(|| {
+    let mut schema = SCHEMA.clone();
+    mark_whole(&mut schema);
+    let options = jsonschema::options().with_keyword(WHOLE, |_, _, _| Ok(Box::new(Whole)));
+    options.build(&schema).map_err(|error| error.to_string())
+});
+
+/// Marks the fields that hold whole numbers. JSON Schema takes `5.0` and `1e3` for whole; the types behind it do not.
+const WHOLE: &str = "x-whole";
+
+struct Whole;
+
+impl<'i> Keyword<'i> for Whole {
+    fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
+        if self.is_valid(instance) { Ok(()) } else { Err(ValidationError::custom("must be a whole number")) }
+    }
+
+    fn is_valid(&self, instance: &'i Value) -> bool {
+        // What is no whole number by its value too is the business of `type`.
+        instance.as_f64().is_none_or(|number| !instance.is_f64() || number.fract() != 0.0)
+    }
+}
+
+fn mark_whole(schema: &mut Value) {
+    match schema {
+        Value::Object(object) => {
+            if object.get("type").is_some_and(|name| name == "integer") {
+                object.insert(WHOLE.to_owned(), Value::Bool(true));
+            }
+            object.values_mut().for_each(mark_whole);
+        }
+        Value::Array(items) => items.iter_mut().for_each(mark_whole),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Says the largest number of a type that its name implies, so that one above it is refused at its place.
+fn with_maximum(object: &mut Map<String, Value>) {
+    let maximum = match object.get("format").and_then(Value::as_str) {
+        Some("uint32") => u64::from(u32::MAX),
+        // What a signed number can hold: more is no amount of anything here.
+        Some("uint64" | "int64") => i64::MAX.unsigned_abs(),
+        _ => return,
+    };
+    object.entry("maximum").or_insert_with(|| Value::from(maximum));
+}
 
 /// Words of the language that are to come; they are named as such, not as unknown.
-const TO_COME: [&str; 16] = [
+const TO_COME: [&str; 15] = [
     "steps",
     "imports",
     "output",
@@ -25,7 +72,6 @@ const TO_COME: [&str; 16] = [
     "shell",
     "context",
     "fallback",
-    "on_length",
     "retry",
     "when",
     "workflow",
@@ -39,17 +85,18 @@ pub fn schema() -> Value {
 
 fn build() -> Value {
     let mut schema = schemars::schema_for!(Document).to_value();
-    without_null(&mut schema);
+    tighten(&mut schema);
     if let Value::Object(object) = &mut schema {
         object.insert("title".to_owned(), Value::String("Wren workflow, version 1".to_owned()));
     }
     schema
 }
 
-/// Takes `null` out of optional fields: a field is left out or has a value; an empty one is a slip of the pen.
-fn without_null(schema: &mut Value) {
+/// Says what the derived schema leaves open: numbers have a maximum, and `null` is no value: an optional field is left out or has a value; an empty one is a slip of the pen.
+fn tighten(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
+            with_maximum(object);
             if let Some(Value::Array(types)) = object.get_mut("type") {
                 types.retain(|name| name != "null");
                 if let [only] = &types[..] {
@@ -65,22 +112,23 @@ fn without_null(schema: &mut Value) {
                     object.extend(only);
                 }
             }
-            object.values_mut().for_each(without_null);
+            object.values_mut().for_each(tighten);
         }
-        Value::Array(items) => items.iter_mut().for_each(without_null),
+        Value::Array(items) => items.iter_mut().for_each(tighten),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
 /// Names every fault of shape of a document.
 pub fn check_shape(document: &Value, faults: &mut Faults<'_>) {
-    let validator = match jsonschema::validator_for(&SCHEMA) {
+    let validator = match &*VALIDATOR {
         Ok(validator) => validator,
         Err(error) => {
             faults.error("W000", "", format!("the language's own schema is broken: {error}"));
             return;
         }
     };
+    let has_steps = document.get("steps").is_some();
     for error in validator.iter_errors(document).take(100) {
         let pointer = error.instance_path().to_string();
         let place = dotted(&pointer);
@@ -91,23 +139,25 @@ pub fn check_shape(document: &Value, faults: &mut Faults<'_>) {
                 }
             }
             ValidationErrorKind::Required { property } => {
-                let name = property.as_str().unwrap_or("?").to_owned();
-                faults.key_error("W011", &pointer, format!("{place} lacks the field `{name}`"));
-            }
-            ValidationErrorKind::Type { .. } | ValidationErrorKind::AnyOf { .. } => {
-                let is = kind_of(error.instance());
-                let wanted = wanted(error.schema_path().as_str());
-                let fault = faults.error("W013", &pointer, format!("{place} is {is} and must be {wanted}"));
-                if matches!(&**error.instance(), Value::Number(_) | Value::Bool(_)) && wanted.contains("string") {
-                    fault.help = "quote it".to_owned();
+                let name = property.as_str().unwrap_or("?");
+                // A document of steps has no agent and no prompt of its own; that steps are to come is said once.
+                if !(has_steps && pointer.is_empty() && matches!(name, "agent" | "prompt")) {
+                    faults.key_error("W011", &pointer, format!("{place} lacks the field `{name}`"));
                 }
             }
+            ValidationErrorKind::Type { .. } | ValidationErrorKind::AnyOf { .. } => wrong_type(&error, &pointer, faults),
             ValidationErrorKind::Enum { .. } | ValidationErrorKind::Constant { .. } | ValidationErrorKind::OneOfNotValid { .. } => {
-                let options = options(error.schema_path().as_str());
-                let shown = shown(error.instance());
-                let fault = faults.error("W014", &pointer, format!("{place} is {shown} and must be one of: {}", options.join(", ")));
-                fault.suggestion =
-                    error.instance().as_str().and_then(|text| nearest(text, options.iter().map(String::as_str))).unwrap_or("").to_owned();
+                wrong_word(&error, &pointer, faults);
+            }
+            ValidationErrorKind::Minimum { limit } => {
+                faults.error("W013", &pointer, format!("{place} is {} and must be at least {limit}", shown(error.instance())));
+            }
+            ValidationErrorKind::Maximum { limit } => {
+                faults.error("W013", &pointer, format!("{place} is {} and must be at most {limit}", shown(error.instance())));
+            }
+            ValidationErrorKind::Custom { message, .. } => {
+                let written = faults.source_of(&pointer).unwrap_or("a fraction").to_owned();
+                faults.error("W013", &pointer, format!("{place} is {written} and {message}")).help = "write its digits alone".to_owned();
             }
             // The error's own words would show the value, which may be a secret or very long.
             _ => {
@@ -116,6 +166,41 @@ pub fn check_shape(document: &Value, faults: &mut Faults<'_>) {
             }
         }
     }
+}
+
+fn wrong_type(error: &ValidationError<'_>, pointer: &str, faults: &mut Faults<'_>) {
+    let place = dotted(pointer);
+    let instance = error.instance();
+    let field = pointer.rsplit_once('/').map_or("", |(_, field)| field);
+    if matches!(field, "prompt" | "instructions") && instance.get("file").is_some() {
+        let fault = faults.key_error("W016", pointer, format!("{place}: prompt files are not supported yet"));
+        fault.help = "write the text here".to_owned();
+        return;
+    }
+    let wanted = wanted(error.schema_path().as_str());
+    // JSON has no such numbers, so they arrive as nothing.
+    let written = faults.source_of(pointer).unwrap_or("");
+    let is_infinite = instance.is_null() && (written.starts_with('.') || written.starts_with("-.") || written.starts_with("+."));
+    let is = if is_infinite { format!("`{written}`") } else { kind_of(instance).to_owned() };
+    let fault = faults.error("W013", pointer, format!("{place} is {is} and must be {wanted}"));
+    if matches!(&**instance, Value::Number(_) | Value::Bool(_)) && wanted.contains("string") {
+        fault.help = "quote it".to_owned();
+    }
+    if is_infinite && wanted.contains("number") {
+        fault.help = "write a plain decimal number".to_owned();
+    }
+}
+
+fn wrong_word(error: &ValidationError<'_>, pointer: &str, faults: &mut Faults<'_>) {
+    let instance = error.instance();
+    if pointer.ends_with("/on_length") && instance.as_str() == Some("tell") {
+        faults.error("W016", pointer, "`on_length: tell` is not supported yet").help = "leave it out, or write `block`".to_owned();
+        return;
+    }
+    let options = options(error.schema_path().as_str());
+    let message = format!("{} is {} and must be one of: {}", dotted(pointer), shown(instance), options.join(", "));
+    let fault = faults.error("W014", pointer, message);
+    fault.suggestion = instance.as_str().and_then(|text| nearest(text, options.iter().map(String::as_str))).unwrap_or("").to_owned();
 }
 
 fn unknown_field(faults: &mut Faults<'_>, pointer: &str, name: &str, allowed: &[String]) {
@@ -152,8 +237,15 @@ fn options(schema_path: &str) -> Vec<String> {
 
 /// Returns a value as it may be repeated: short, and no secret.
 fn shown(value: &Value) -> String {
+    const CHARS_MAX: usize = 60;
     let text = value.to_string();
-    if secrets::looks_secret(&text) { "a secret".to_owned() } else { text.chars().take(60).collect() }
+    if secrets::looks_secret(&text) {
+        return "a secret".to_owned();
+    }
+    match text.char_indices().nth(CHARS_MAX) {
+        Some((cut, _)) => format!("{}…", &text[..cut]),
+        None => text,
+    }
 }
 
 fn wanted(schema_path: &str) -> String {
