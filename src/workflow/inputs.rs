@@ -75,10 +75,15 @@ pub fn faults_of(schema: &Value, value: &Value) -> Result<Vec<String>, String> {
 /// Reads a word of the command line as what the schema asks for. A word that cannot be read so stays a word, and the
 /// schema then says what is wrong with it.
 fn coerce(value: &Value, schema: &Value) -> Value {
-    let (Some(text), Some(kind)) = (value.as_str(), schema.get("type").and_then(Value::as_str)) else { return value.clone() };
-    let read = match kind {
-        "integer" | "number" | "boolean" | "array" | "object" | "null" => serde_json::from_str::<Value>(text.trim()).ok(),
-        _ => None,
+    let Some(text) = value.as_str() else { return value.clone() };
+    let kinds: Vec<&str> = match schema.get("type") {
+        Some(Value::String(kind)) => vec![kind],
+        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
     };
-    read.unwrap_or_else(|| value.clone())
+    // Where a string will do, a word is a string.
+    if kinds.is_empty() || kinds.contains(&"string") {
+        return value.clone();
+    }
+    serde_json::from_str(text.trim()).unwrap_or_else(|_| value.clone())
 }

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use minijinja::machinery::{Token, tokenize};
-use minijinja::syntax::SyntaxConfig;
+use minijinja::machinery::{Instruction, get_compiled_template};
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value as Item, escape_formatter};
 use serde_json::Value;
@@ -48,23 +47,19 @@ fn environment() -> Environment<'static> {
 pub fn check(text: &str, known: &BTreeSet<String>) -> Result<(), Vec<Fault>> {
     let environment = environment();
     let template = environment.template_from_str(text).map_err(|error| vec![fault(&error)])?;
-    let mut faults = unknown_operations(text, &environment);
     let roots: BTreeSet<&str> = known.iter().filter_map(|name| name.split('.').next()).collect();
-    let used: BTreeSet<String> = template.undeclared_variables(true).into_iter().collect();
+    let mut used: BTreeSet<String> = template.undeclared_variables(true).into_iter().collect();
+    let mut faults = walk(&template, &environment, &mut used);
     for name in used {
-        let root = name.split('.').next().unwrap_or(&name);
         // `inputs` alone is all of them; below a known name anything goes.
-        if FUNCTIONS.contains(&name.as_str()) {
-            continue;
-        }
         let is_known = known.iter().any(|known| name == *known || name.starts_with(&format!("{known}.")));
-        if is_known || roots.contains(name.as_str()) {
+        if is_known || roots.contains(name.as_str()) || FUNCTIONS.contains(&name.as_str()) {
             continue;
         }
-        let message = if roots.contains(root) || !roots.is_empty() {
-            format!("`{name}` is not known here; known: {}", known.iter().cloned().collect::<Vec<_>>().join(", "))
-        } else {
+        let message = if known.is_empty() {
             format!("`{name}` is not known here; nothing is")
+        } else {
+            format!("`{name}` is not known here; known: {}", known.iter().cloned().collect::<Vec<_>>().join(", "))
         };
         faults.push(Fault { message, unknown: Some(name) });
     }
@@ -72,32 +67,38 @@ pub fn check(text: &str, known: &BTreeSet<String>) -> Result<(), Vec<Fault>> {
 }
 
 /// Functions that a template may call.
-const FUNCTIONS: [&str; 2] = ["range", "dict"];
+const FUNCTIONS: [&str; 3] = ["range", "dict", "namespace"];
 
-/// Finds filters and tests that do not exist. The engine would tell only when it comes to them, in the middle of a run.
-fn unknown_operations(text: &str, environment: &Environment<'_>) -> Vec<Fault> {
-    let tokens: Vec<Token<'_>> = tokenize(text, false, SyntaxConfig::default()).map_while(Result::ok).map(|(token, _)| token).collect();
-    let mut faults = Vec::new();
-    for (index, token) in tokens.iter().enumerate() {
-        let name_after = |skip: usize| match tokens.get(index + skip) {
-            Some(Token::Ident(name)) => Some(*name),
-            _ => None,
-        };
-        let (kind, name) = match token {
-            Token::Pipe => ("filter", name_after(1)),
-            Token::Ident("is") if index > 0 => ("test", name_after(1).filter(|name| *name != "not").or_else(|| name_after(2))),
-            _ => continue,
-        };
-        let Some(name) = name else { continue };
-        let expression = if kind == "filter" { format!("0|{name}") } else { format!("0 is {name}") };
-        // Evaluating it tells an unknown name from a wrong value.
-        let evaluated = environment.compile_expression(&expression).and_then(|compiled| compiled.eval(()));
-        let kinds = [minijinja::ErrorKind::UnknownFilter, minijinja::ErrorKind::UnknownTest];
-        if evaluated.is_err_and(|error| kinds.contains(&error.kind())) {
-            faults.push(Fault { message: format!("there is no {kind} `{name}`"), unknown: None });
+/// Finds filters and tests that do not exist, which the engine would tell only when it comes to them, in the middle of
+/// a run. Adds names in brackets (`inputs['topic']`) to those that are used.
+fn walk(template: &minijinja::Template<'_, '_>, environment: &Environment<'_>, used: &mut BTreeSet<String>) -> Vec<Fault> {
+    let compiled = get_compiled_template(template);
+    let mut unknown = BTreeSet::new();
+    for code in std::iter::once(&compiled.instructions).chain(compiled.blocks.values()) {
+        for index in 0.. {
+            let Some(instruction) = code.get(index) else { break };
+            let after = |skip: u32| code.get(index.saturating_add(skip));
+            match (instruction, after(1), after(2)) {
+                (Instruction::ApplyFilter(name, ..), _, _) if !exists(environment, &format!("0|{name}")) => {
+                    unknown.insert(("filter", *name));
+                }
+                (Instruction::PerformTest(name, ..), _, _) if !exists(environment, &format!("0 is {name}")) => {
+                    unknown.insert(("test", *name));
+                }
+                (Instruction::Lookup(root), Some(Instruction::LoadConst(part)), Some(Instruction::GetItem)) if used.contains(*root) => {
+                    used.extend(part.as_str().map(|part| format!("{root}.{part}")));
+                }
+                _ => {}
+            }
         }
     }
-    faults
+    unknown.into_iter().map(|(kind, name)| Fault { message: format!("there is no {kind} `{name}`"), unknown: None }).collect()
+}
+
+/// Returns whether the operation of an expression exists. Only its evaluation tells an unknown name from a wrong value.
+fn exists(environment: &Environment<'_>, expression: &str) -> bool {
+    let evaluated = environment.compile_expression(expression).and_then(|compiled| compiled.eval(()));
+    !evaluated.is_err_and(|error| matches!(error.kind(), minijinja::ErrorKind::UnknownFilter | minijinja::ErrorKind::UnknownTest))
 }
 
 /// Renders a template.
@@ -170,6 +171,10 @@ mod tests {
         assert!(check("{{ inputs.topic | nosuch }}", &known).unwrap_err()[0].message.contains("filter `nosuch`"));
         assert!(check("{% if inputs.topic is not nosuch %}x{% endif %}", &known).unwrap_err()[0].message.contains("test `nosuch`"));
         assert!(check("{% for i in range(3) %}{{ inputs.topic | trim }}{% endfor %}", &known).is_ok());
+        assert!(check("{% filter nosuch %}x{% endfilter %}", &known).unwrap_err()[0].message.contains("filter `nosuch`"));
+        assert_eq!(check("{{ inputs['tpoic'] }}", &known).unwrap_err()[0].unknown.as_deref(), Some("inputs.tpoic"));
+        assert!(check("{{ inputs['topic'] }}{{ inputs }}", &known).is_ok());
+        assert!(check("{% set is = 1 %}{{ is if is is defined }}", &known).is_ok());
         assert!(check("{{ inputs.topic", &known).is_err());
     }
 }
