@@ -106,11 +106,14 @@ impl Context<'_> {
             fault.help = format!("agents: {}", known.join(", "));
         }
         let limits = self.limits("/limits", document.limits.as_ref(), faults);
-        self.check_ceilings(&limits, faults);
-        for alias in self.overrides.models.keys().filter(|alias| !models.contains_key(*alias) && !alias.contains('/')) {
+        let root = agents.as_ref().and_then(|agents| agents.get(&document.agent)).map(|agent| agent.limits).unwrap_or_default();
+        self.check_ceilings(&limits.or(&root), faults);
+        self.warn_above_root(&limits.or(&root), faults);
+        for alias in self.overrides.models.keys().filter(|alias| !models.contains_key(*alias)) {
             let known: Vec<&str> = models.keys().map(String::as_str).collect();
             let fault = faults.error("W021", "/models", format!("--set-model names `{alias}`, and there is no such model here"));
-            fault.suggestion = nearest(alias, known).unwrap_or("").to_owned();
+            fault.suggestion = nearest(alias, known.iter().copied()).unwrap_or("").to_owned();
+            fault.help = format!("models: {}", known.join(", "));
         }
         self.warn_unused(faults);
         Some(Plan {
@@ -222,7 +225,31 @@ impl Context<'_> {
             ("max_runs", asked.max_runs > ceilings.max_runs, ceilings.max_runs.to_string()),
         ];
         for (name, _, ceiling) in over.iter().filter(|(_, is_over, _)| *is_over) {
-            faults.error("W023", &join("/limits", name), format!("{name} is above this daemon's ceiling of {ceiling}"));
+            // The limit is the workflow's own, or else that of the agent that its root is.
+            let own = join("/limits", name);
+            let at = if self.map.contains_key(&own) { own } else { join(&join(&join("/agents", &self.document.agent), "limits"), name) };
+            faults.error("W023", &at, format!("{name} is above this daemon's ceiling of {ceiling}"));
+        }
+    }
+
+    /// Warns of limits of children that can never be reached, as the root's are smaller.
+    fn warn_above_root(&self, root: &LimitsPatch, faults: &mut Faults<'_>) {
+        for (name, tool) in self.document.tools.iter().flatten() {
+            let Some(limits) = tool.limits.as_ref().filter(|_| tool.subagent.is_some()) else { continue };
+            let pointer = join(&join("/tools", name), "limits");
+            let budget = limits.budget_usd.as_ref();
+            let budget = budget.and_then(|amount| scalar::usd_nanos(&self.source_text(&join(&pointer, "budget_usd"), &amount.0)).ok());
+            let timeout = limits.timeout.as_ref().and_then(|text| scalar::duration_ms(text).ok());
+            let above = [
+                ("budget_usd", budget, root.budget_usd_nanos),
+                ("max_tokens", limits.max_tokens, root.max_tokens),
+                ("timeout", timeout, root.timeout_ms),
+            ];
+            for (field, own, root) in above {
+                if own.zip(root).is_some_and(|(own, root)| own > root) {
+                    faults.warning("W043", &join(&pointer, field), format!("a child's {field} above its root's: the root's holds"));
+                }
+            }
         }
     }
 

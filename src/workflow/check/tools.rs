@@ -56,13 +56,7 @@ impl Context<'_> {
             let fault = faults.error("W028", &join(&at, "root"), format!("root `{}` must be a path inside the workspace", files.root));
             fault.help = "give it relative to the workspace, without `..`".to_owned();
         }
-        for (field, is_set) in
-            [("prompt", tool.prompt.is_some()), ("parameters", tool.parameters.is_some()), ("limits", tool.limits.is_some())]
-        {
-            if is_set {
-                faults.key_error("W027", &join(pointer, field), format!("`{field}` has no meaning for a `files` tool"));
-            }
-        }
+        refuse_meaningless(pointer, tool, "files", &["description", "parameters"], faults);
         let known: Vec<&str> = self.world.files_operations.iter().map(|operation| operation.name.as_str()).collect();
         let mut offers = Vec::new();
         let allowed: Vec<String> = files.allow.clone().unwrap_or_else(|| known.iter().map(|name| (*name).to_owned()).collect());
@@ -111,11 +105,6 @@ impl Context<'_> {
             }
         }
         let limits = self.limits(&join(pointer, "limits"), tool.limits.as_ref(), faults);
-        if let (Some(own), Some(above)) = (limits.budget_usd_nanos, self.root_budget())
-            && own > above
-        {
-            faults.warning("W043", &join(&join(pointer, "limits"), "budget_usd"), "a child's budget above its root's: the root's holds");
-        }
         let spawn = SpawnSpec {
             agent: agent.to_owned(),
             max_calls: tool.max_calls.unwrap_or(MAX_CALLS_DEFAULT),
@@ -139,11 +128,6 @@ impl Context<'_> {
         tools.sources.push((name.to_owned(), ToolSource::Subagent));
     }
 
-    fn root_budget(&self) -> Option<i64> {
-        let amount = self.document.limits.as_ref()?.budget_usd.as_ref()?;
-        crate::workflow::scalar::usd_nanos(&self.source_text("/limits/budget_usd", &amount.0)).ok()
-    }
-
     fn played(
         &self,
         pointer: &str,
@@ -154,6 +138,11 @@ impl Context<'_> {
         faults: &mut Faults<'_>,
     ) {
         let at = join(pointer, "scripted");
+        refuse_meaningless(pointer, tool, "scripted", &[], faults);
+        if let Some(log) = script.log.as_ref().filter(|log| !is_file_name(log)) {
+            let fault = faults.error("W028", &join(&at, "log"), format!("log `{log}` must be a plain file name"));
+            fault.help = "the daemon keeps it among its tool-logs".to_owned();
+        }
         let mut ms = |field: &str, text: &Option<String>| {
             let ms = text.as_ref().and_then(|text| self.duration(&join(&at, field), field, text, faults));
             ms.and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0)
@@ -202,5 +191,26 @@ impl Context<'_> {
             faults.error("W018", &join(pointer, "parameters"), format!("the parameters are not valid JSON Schemas: {error}"));
         }
         parameters
+    }
+}
+
+fn is_file_name(name: &str) -> bool {
+    !name.contains('\0') && Path::new(name).file_name().is_some_and(|file| file == name)
+}
+
+/// Refuses fields that would be ignored: those of children on a tool that starts none, and `more`.
+fn refuse_meaningless(pointer: &str, tool: &document::Tool, kind: &str, more: &[&str], faults: &mut Faults<'_>) {
+    let fields = [
+        ("description", tool.description.is_some()),
+        ("parameters", tool.parameters.is_some()),
+        ("prompt", tool.prompt.is_some()),
+        ("limits", tool.limits.is_some()),
+        ("max_calls", tool.max_calls.is_some()),
+        ("max_parallel", tool.max_parallel.is_some()),
+        ("on_failure", tool.on_failure.is_some()),
+    ];
+    let applies = |field: &str| more.contains(&field) || !matches!(field, "description" | "parameters");
+    for (field, _) in fields.iter().filter(|(field, is_set)| *is_set && applies(field)) {
+        faults.key_error("W027", &join(pointer, field), format!("`{field}` has no meaning for a `{kind}` tool"));
     }
 }
