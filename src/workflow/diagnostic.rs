@@ -14,6 +14,8 @@ pub struct Faults<'a> {
     found: Vec<Diagnostic>,
     /// How many more there were than are kept.
     more: usize,
+    /// Whether there is an error among those that are not kept.
+    is_worse: bool,
     spare: Option<Diagnostic>,
 }
 
@@ -34,7 +36,7 @@ pub enum At {
 impl<'a> Faults<'a> {
     /// Begins a collection.
     pub fn new(path: &'a str, text: &'a str, map: &'a SourceMap) -> Self {
-        Self { path, map, lines: text.lines().collect(), found: Vec::new(), more: 0, spare: None }
+        Self { path, map, lines: text.lines().collect(), found: Vec::new(), more: 0, is_worse: false, spare: None }
     }
 
     /// Adds an error at a value.
@@ -53,14 +55,16 @@ impl<'a> Faults<'a> {
     }
 
     fn push(&mut self, severity: Severity, code: &'static str, pointer: &str, at: At, message: String) -> &mut Diagnostic {
+        if self.found.len() >= FAULTS_MAX {
+            // Nobody will see it, so nothing is looked up for it; only whether it is an error matters.
+            self.more += 1;
+            self.is_worse |= severity == Severity::Error;
+            return self.spare.insert(diagnostic(severity, code, String::new(), self.path, Place::default(), "", String::new()));
+        }
         let place = self.place(pointer, at);
         let index = usize::try_from(place.line).unwrap_or(0).saturating_sub(1);
         let line = shown_line(self.lines.get(index).copied().unwrap_or(""));
         let fault = diagnostic(severity, code, message, self.path, place, pointer, line);
-        if self.found.len() >= FAULTS_MAX {
-            self.more += 1;
-            return self.spare.insert(fault);
-        }
         let last = self.found.len();
         self.found.push(fault);
         &mut self.found[last]
@@ -87,7 +91,7 @@ impl<'a> Faults<'a> {
 
     /// Returns whether there is an error among the faults.
     pub fn has_errors(&self) -> bool {
-        self.found.iter().any(|fault| fault.severity == Severity::Error)
+        self.is_worse || self.found.iter().any(|fault| fault.severity == Severity::Error)
     }
 
     /// Returns whether an error with this code is at this place.
@@ -106,7 +110,11 @@ impl<'a> Faults<'a> {
         found.sort_by_key(|fault| (fault.line, fault.column));
         found.dedup();
         if self.more > 0 {
-            found.push(placeless("W050", self.path, format!("{} more faults are not shown", self.more), String::new()));
+            let mut more = placeless("W050", self.path, format!("{} more faults are not shown", self.more), String::new());
+            if !self.is_worse {
+                more.severity = Severity::Warning;
+            }
+            found.push(more);
         }
         found
     }
@@ -173,10 +181,13 @@ fn source_line(text: &str, line: u32) -> String {
 fn shown_line(line: &str) -> String {
     /// How much of a line is shown.
     const CHARS_MAX: usize = 200;
-    if looks_secret(line) {
+    /// How much of it is looked at: what is cut off at the end of the shown part may be a key's middle.
+    const LOOKED_AT_MAX: usize = 2 * CHARS_MAX;
+    let looked_at = line.char_indices().nth(LOOKED_AT_MAX).and_then(|(cut, _)| line.get(..cut)).unwrap_or(line);
+    if looks_secret(looked_at) {
         return String::new();
     }
-    line.chars().filter(|char| !char.is_control() || *char == '\t').take(CHARS_MAX).collect()
+    looked_at.chars().filter(|char| !char.is_control() || *char == '\t').take(CHARS_MAX).collect()
 }
 
 /// Returns the name that was probably meant.

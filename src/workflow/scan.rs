@@ -109,7 +109,12 @@ pub fn scan(text: &str) -> Result<SourceMap, Vec<Refused>> {
                     end_line: number(marker.line()),
                     end_column: number(marker.col()) + 2,
                 };
-                Err(refuse("W002", format!("this is not valid YAML: {}", error.info()), hint_of(error.info()), place))
+                // The parser has a limit of its own, which it reaches while it looks ahead.
+                if error.info().contains("recursion limit") {
+                    Err(refuse("W007", format!("nested deeper than {DEPTH_MAX} levels"), "", place))
+                } else {
+                    Err(refuse("W002", format!("this is not valid YAML: {}", error.info()), hint_of(error.info()), place))
+                }
             }
         };
         if let Err(refused) = step {

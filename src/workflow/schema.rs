@@ -61,21 +61,8 @@ fn with_maximum(object: &mut Map<String, Value>) {
 
 /// Words of the language that are to come; they are named as such, not as unknown.
 const TO_COME: [&str; 15] = [
-    "steps",
-    "imports",
-    "output",
-    "policy",
-    "handoffs",
-    "approval",
-    "mcp",
-    "http",
-    "shell",
-    "context",
-    "fallback",
-    "retry",
-    "when",
-    "workflow",
-    "env",
+    "steps", "imports", "output", "policy", "handoffs", "approval", "mcp", "http", "shell", "context", "fallback", "retry", "when",
+    "workflow", "env",
 ];
 
 /// Returns the editor schema.
@@ -199,8 +186,11 @@ fn wrong_word(error: &ValidationError<'_>, pointer: &str, faults: &mut Faults<'_
     }
     let options = options(error.schema_path().as_str());
     let message = format!("{} is {} and must be one of: {}", dotted(pointer), shown(instance), options.join(", "));
-    let fault = faults.error("W014", pointer, message);
-    fault.suggestion = instance.as_str().and_then(|text| nearest(text, options.iter().map(String::as_str))).unwrap_or("").to_owned();
+    let meant = match &options[..] {
+        [only] => Some(only.as_str()),
+        _ => instance.as_str().and_then(|text| nearest(text, options.iter().map(String::as_str))),
+    };
+    faults.error("W014", pointer, message).suggestion = meant.unwrap_or("").to_owned();
 }
 
 fn unknown_field(faults: &mut Faults<'_>, pointer: &str, name: &str, allowed: &[String]) {

@@ -1,5 +1,10 @@
 //! Workflows: what is accepted, and what is refused with its place.
 
+#[path = "workflow/bounds.rs"]
+mod bounds;
+#[path = "workflow/gallery.rs"]
+mod gallery;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -235,21 +240,55 @@ fn a_mock_and_another_model_can_stand_in() {
     assert!(load_with(text, &Overrides { models, mock: false }).0.is_none());
 }
 
+/// The shipped workflows' bytes.
+fn shipped() -> Vec<Vec<u8>> {
+    let mut paths: Vec<_> = std::fs::read_dir(root().join("workflows")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    paths.sort();
+    paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
+}
+
+/// Holds what every answer keeps to: a plan or an error, and no fault without bounds.
+fn check_bounds((plan, diagnostics): &(Option<Plan>, Vec<Diagnostic>)) {
+    let has_error = diagnostics.iter().any(|fault| fault.severity == Severity::Error);
+    assert_ne!(plan.is_some(), has_error, "{diagnostics:?}");
+    assert!(diagnostics.len() <= 101, "{}", diagnostics.len());
+    for fault in diagnostics {
+        let shown = fault.render();
+        assert!(shown.chars().count() <= 2_500, "{shown}");
+        assert!(!fault.message.is_empty() && fault.code.starts_with('W'), "{fault:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        let _ = load(bytes);
+        check_bounds(&load(bytes));
     }
 
     #[test]
-    fn no_mutation_of_a_workflow_makes_it_panic(at in 0usize..3000, byte in any::<u8>(), cut in 0usize..40) {
-        let mut text = std::fs::read(root().join("workflows/deep-research-offline.yaml")).unwrap();
-        let at = at % text.len();
+    fn no_text_of_yaml_signs_makes_it_panic(text in r#"[-a:{}\[\], \n&*!|>'"%@#?~.0-9éß\t]{0,200}"#) {
+        check_bounds(&load(text));
+    }
+
+    #[test]
+    fn no_mutation_of_a_workflow_makes_it_panic(
+        which in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(),
+        cut in 0usize..40,
+        put in prop::collection::vec(any::<u8>(), 0..12),
+        again in any::<prop::sample::Index>(),
+    ) {
+        let mut text = which.get(&shipped()).clone();
+        let at = at.index(text.len());
         let end = (at + cut).min(text.len());
-        text.splice(at..end, [byte]);
-        let (plan, diagnostics) = load(text);
-        prop_assert!(plan.is_some() || diagnostics.iter().any(|fault| fault.severity == Severity::Error));
+        text.splice(at..end, put);
+        // A line that stands twice, somewhere else.
+        let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+        let line = again.get(&lines).to_vec();
+        text.extend(line);
+        check_bounds(&load(text));
     }
 }

@@ -81,14 +81,15 @@ impl Context<'_> {
                 let known: Vec<&str> = self.document.tools.iter().flatten().map(|(name, _)| name.as_str()).collect();
                 let fault = faults.error("W029", &at, format!("there is no tool `{entry}`"));
                 fault.suggestion = nearest(entry, known.iter().copied()).unwrap_or("").to_owned();
-                fault.help = format!("tools: {}", known.join(", "));
+                fault.help = if known.is_empty() { "the workflow has no tools".to_owned() } else { format!("tools: {}", known.join(", ")) };
                 continue;
             };
             let wanted: Vec<&ToolSpec> = all.iter().filter(|spec| operation.is_none_or(|operation| spec.name == operation)).collect();
-            if wanted.is_empty() {
+            // An entry that offers nothing at all is at fault itself, and that is said there.
+            if let Some(operation) = operation.filter(|_| wanted.is_empty()) {
                 let known: Vec<&str> = all.iter().map(|spec| spec.name.as_str()).collect();
-                let fault = faults.error("W029", &at, format!("tool `{entry}` has no operation `{}`", operation.unwrap_or_default()));
-                fault.suggestion = nearest(operation.unwrap_or_default(), known.iter().copied()).unwrap_or("").to_owned();
+                let fault = faults.error("W029", &at, format!("tool `{entry}` has no operation `{operation}`"));
+                fault.suggestion = nearest(operation, known.iter().copied()).unwrap_or("").to_owned();
                 fault.help = format!("operations: {}", known.join(", "));
             }
             for spec in wanted {
