@@ -36,7 +36,11 @@ impl EventLog {
         let memory = runs.entry(recorded.run.clone()).or_default();
         memory.totals.add(&recorded.event, memory.open);
         match &recorded.event {
-            Event::RunCreated(created) => memory.create(created),
+            Event::RunCreated(created) => {
+                // A tree that was let go and taken up again is read from its beginning.
+                *memory = Memory::default();
+                memory.create(created);
+            }
             Event::TurnStarted(turn) => memory.open = turn.reservation,
             Event::TurnEnded(_) | Event::TurnAborted(_) => memory.open = Reservation::default(),
             Event::RunEnded(_) => {

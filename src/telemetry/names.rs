@@ -59,7 +59,6 @@ pub const WREN_TURN_INDEX: &str = "wren.turn.index";
 pub const WREN_TURN_ATTEMPT: &str = "wren.turn.attempt";
 pub const WREN_TURN_OUTCOME: &str = "wren.turn.outcome";
 pub const WREN_TURN_TOOL_CALLS: &str = "wren.turn.tool_calls";
-pub const WREN_TURN_COST_USD: &str = "wren.turn.cost_usd";
 pub const WREN_CONTEXT_TOKENS: &str = "wren.context.tokens";
 pub const WREN_USAGE_INPUT: &str = "wren.usage.input_tokens";
 pub const WREN_USAGE_OUTPUT: &str = "wren.usage.output_tokens";

@@ -52,6 +52,8 @@ struct RunSpans {
     lost_chat: Option<Span>,
     open: Reservation,
     totals: Totals,
+    /// What the reply of the open turn cost.
+    turn_cost_usd_nanos: i64,
     last_us: i64,
     finish_reasons: Vec<String>,
 }
@@ -161,6 +163,7 @@ impl TreeSpans {
             lost_chat: None,
             open: Reservation::default(),
             totals: Totals::default(),
+            turn_cost_usd_nanos: 0,
             last_us: 0,
             finish_reasons: Vec::new(),
         };
@@ -356,6 +359,7 @@ impl TreeSpans {
         run.open = Reservation::default();
         run.finish_reasons.push(turn.stop.name().to_owned());
         run.calls_due = turn.message.calls.len();
+        run.turn_cost_usd_nanos = turn.cost_usd_nanos;
         let mut spans = Vec::new();
         if let Some(mut chat) = run.chat.take() {
             chat.end_us = now_us;
@@ -387,8 +391,6 @@ impl TreeSpans {
             span.set_int(n::WREN_CONTEXT_TOKENS, turn.usage.input_tokens);
             span.set_int(n::WREN_TURN_TOOL_CALLS, i64::try_from(turn.message.calls.len()).unwrap_or(i64::MAX));
             span.set_text(n::WREN_TURN_OUTCOME, if turn.message.calls.is_empty() { "final" } else { "tool_calls" });
-            // The turn's own figure is its ledger row, though the money itself is on the chat span.
-            span.set_usd(n::WREN_TURN_COST_USD, turn.cost_usd_nanos);
         }
         if turn.message.calls.is_empty() {
             spans.extend(self.close_turn(id, now_us));
@@ -540,7 +542,7 @@ impl TreeSpans {
         let Some(run) = self.runs.get_mut(id) else { return Vec::new() };
         let Some(mut turn) = run.turn.take() else { return Vec::new() };
         turn.end_us = now_us;
-        close(&mut turn, 0, &run.totals, &tree);
+        close(&mut turn, std::mem::take(&mut run.turn_cost_usd_nanos), &run.totals, &tree);
         vec![turn]
     }
 
@@ -551,9 +553,11 @@ impl TreeSpans {
         let Some(run) = self.runs.get_mut(id) else { return Vec::new() };
         let mut spans = Vec::new();
         let open_calls: Vec<Span> = run.calls.drain().map(|(_, call)| call.span).collect();
-        for mut span in run.chat.take().into_iter().chain(open_calls).chain(run.turn.take()) {
+        let turn_cost_usd_nanos = std::mem::take(&mut run.turn_cost_usd_nanos);
+        let turn = run.turn.take().map(|turn| (turn, turn_cost_usd_nanos));
+        for (mut span, own) in run.chat.take().into_iter().chain(open_calls).map(|span| (span, 0)).chain(turn) {
             span.end_us = now_us.max(span.start_us);
-            close(&mut span, 0, &run.totals, &tree);
+            close(&mut span, own, &run.totals, &tree);
             spans.push(span);
         }
         run.retries.clear();

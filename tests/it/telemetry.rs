@@ -86,6 +86,10 @@ fn check(daemon: &Daemon, run: &Value, spans: &[Span]) {
                 && number(span, "wren.usage.output_tokens") == int(&turn["output_tokens"])),
             "turn {turn}"
         );
+        let cost = int(&turn["cost_usd_nanos"]);
+        let is_row =
+            |span: &&&Span| matches!(value(span, "wren.cost.usd"), Some(Any::DoubleValue(usd)) if (usd * 1e9).round() as i64 == cost);
+        assert!(found.iter().any(|span| is_row(&span)), "the cost of turn {turn}");
         let chat = chats.iter().find(|span| {
             text(span, "wren.run.id").as_deref() == event["run_id"].as_str()
                 && number(span, "wren.cost.usd_nanos") == int(&turn["cost_usd_nanos"])
