@@ -22,8 +22,8 @@ pub struct Sqlite {
     path: PathBuf,
     writer: writer::Writer,
     readers: reader::Readers,
-    /// Held for the life of the store: the lock goes with the file handle, also when the process is killed.
-    _lock: std::fs::File,
+    /// Held for the life of the store; the last field, so that nothing is written after it is given back.
+    _lock: file::Lock,
 }
 
 impl Sqlite {

@@ -15,8 +15,19 @@ use crate::store::Error;
 /// The first SQLite that does not corrupt a WAL file when it is reset in the wrong moment.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 
+/// The lock on a data directory: it goes when this is dropped, or with the process however that ends.
+pub struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing alone is not enough: a process that is being started elsewhere in this one holds a copy of the handle
+        // until it executes its program, and with it the lock.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
 /// Creates the directory, readable to its owner alone, and takes the lock on it.
-pub fn prepare(dir: &Path) -> Result<File, Error> {
+pub fn prepare(dir: &Path) -> Result<Lock, Error> {
     let cannot = |error: std::io::Error| {
         Error::Unavailable(format!("cannot use data directory {}: {error}; choose another one with --data-dir", dir.display()))
     };
@@ -35,7 +46,7 @@ pub fn prepare(dir: &Path) -> Result<File, Error> {
         return Err(Error::Locked(format!("{} is held by {who}; stop that process, or start with another --data-dir", path.display())));
     }
     lock.set_len(0).and_then(|()| lock.seek(SeekFrom::Start(0))).and_then(|_| write!(lock, "{}", std::process::id())).map_err(cannot)?;
-    Ok(lock)
+    Ok(Lock(lock))
 }
 
 /// Opens the file for the one writer and brings its schema up to date.

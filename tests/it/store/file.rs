@@ -174,6 +174,23 @@ async fn an_unknown_field_of_a_known_fact_is_read_past() {
     assert_eq!(store.load(&id("r1"), 1, 10).await.unwrap()[0].event, Event::RunStarted {});
 }
 
+#[test]
+fn a_closed_store_is_free_while_processes_are_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Each start copies the open handles of this process for a moment, the store's lock among them.
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                std::process::Command::new("true").status().unwrap();
+            }
+        });
+        let opened = (0..200).try_for_each(|_| wren::store::sqlite::Sqlite::open(dir.path()).map(drop));
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        opened.unwrap();
+    });
+}
+
 /// Copies the files as a crash would leave them, the log cut to `log` bytes.
 fn crash_image(from: &Path, to: &Path, log: &[u8]) {
     std::fs::copy(from.join("wren.db"), to.join("wren.db")).unwrap();
