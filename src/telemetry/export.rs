@@ -17,8 +17,11 @@ use super::span::{Attribute, Kind, Span};
 
 /// Spans that may wait for the collector.
 const QUEUE_SPANS: u64 = 8192;
-/// Spans that go into one request: far below the 4 MiB that collectors take, since spans hold no content.
-const REQUEST_SPANS: usize = 256;
+/// Bytes that go into one request, as estimated: well below the 4 MiB of which collectors refuse the whole.
+const REQUEST_BYTES: usize = 2 * 1024 * 1024;
+/// What a span's own fields and the framing of an attribute take, at most.
+const SPAN_BYTES: usize = 256;
+const ATTRIBUTE_BYTES: usize = 16;
 /// How long a shutdown waits for the collector.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
@@ -43,6 +46,12 @@ impl Counts {
     pub fn lost(&self) -> u64 {
         self.failed.load(Ordering::Relaxed) + self.dropped.load(Ordering::Relaxed)
     }
+
+    /// Spans that wait for the collector.
+    pub fn queued(&self) -> u64 {
+        let gone = self.exported.load(Ordering::Relaxed) + self.lost();
+        self.enqueued.load(Ordering::Relaxed).saturating_sub(gone)
+    }
 }
 
 /// Counts what the inner exporter does, and keeps requests small.
@@ -63,7 +72,7 @@ impl SpanExporter for Counting {
         let mut result = Ok(());
         let mut rest = batch;
         while !rest.is_empty() {
-            let later = rest.split_off(rest.len().min(REQUEST_SPANS));
+            let later = rest.split_off(spans_that_fit(&rest));
             let count = u64::try_from(rest.len()).unwrap_or(0);
             let sent = self.inner.export(rest).await;
             let counter = if sent.is_ok() { &self.counts.exported } else { &self.counts.failed };
@@ -80,6 +89,34 @@ impl SpanExporter for Counting {
 
     fn set_resource(&mut self, resource: &Resource) {
         self.inner.set_resource(resource);
+    }
+}
+
+/// Returns how many of the first spans make one request; at least one, however large it is.
+fn spans_that_fit(spans: &[SpanData]) -> usize {
+    let mut bytes = 0;
+    let fit = spans.iter().take_while(|span| {
+        bytes += bytes_of(span);
+        bytes <= REQUEST_BYTES
+    });
+    fit.count().max(1)
+}
+
+fn bytes_of(span: &SpanData) -> usize {
+    let attributes = |list: &[KeyValue]| -> usize {
+        list.iter().map(|attribute| ATTRIBUTE_BYTES + attribute.key.as_str().len() + bytes_of_value(&attribute.value)).sum()
+    };
+    let events: usize = span.events.iter().map(|event| SPAN_BYTES + attributes(&event.attributes)).sum();
+    let error = if let Status::Error { description } = &span.status { description.len() } else { 0 };
+    SPAN_BYTES * (1 + span.links.len()) + span.name.len() + attributes(&span.attributes) + events + error
+}
+
+fn bytes_of_value(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.as_str().len(),
+        Value::Array(Array::String(list)) => list.iter().map(|text| ATTRIBUTE_BYTES + text.as_str().len()).sum(),
+        // Numbers; no list of them is ever long.
+        _ => ATTRIBUTE_BYTES,
     }
 }
 
@@ -102,23 +139,22 @@ impl Exporter {
     pub fn send(&self, spans: Vec<Span>) {
         for span in spans {
             let counts = &self.counts;
+            // Counted before it is looked at, so that no two senders take the last place both.
             let gone = counts.exported.load(Ordering::Relaxed) + counts.lost();
-            if counts.enqueued.load(Ordering::Relaxed).saturating_sub(gone) >= QUEUE_SPANS {
+            let before_it = counts.enqueued.fetch_add(1, Ordering::Relaxed).saturating_sub(gone);
+            match self.data(span).filter(|_| before_it < QUEUE_SPANS) {
+                Some(data) => self.processor.on_end(data),
                 // The processor would drop it without a word.
-                counts.enqueued.fetch_add(1, Ordering::Relaxed);
-                counts.dropped.fetch_add(1, Ordering::Relaxed);
-                continue;
-            }
-            counts.enqueued.fetch_add(1, Ordering::Relaxed);
-            if let Some(data) = self.data(span) {
-                self.processor.on_end(data);
+                None => {
+                    counts.dropped.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
     }
 
     /// Returns what became of the spans.
-    pub fn counts(&self) -> &Counts {
-        &self.counts
+    pub fn counts(&self) -> Arc<Counts> {
+        self.counts.clone()
     }
 
     /// Sends what waits and stops. Blocks; must not run on a thread that the exporter's own IO needs.
@@ -165,7 +201,7 @@ impl Exporter {
             dropped_attributes_count: 0,
             events,
             links,
-            status: span.error.map_or(Status::Unset, Status::error),
+            status: span.error.map_or(Status::Unset, |error| Status::error(self.cut(&error))),
             instrumentation_scope: InstrumentationScope::builder(SCOPE_NAME).with_version(env!("CARGO_PKG_VERSION")).build(),
         })
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::kernel::event::{Event, RunCreated, TurnEnded};
+use crate::kernel::event::{Event, TurnEnded};
 use crate::kernel::ledger::{Reservation, Totals};
 use crate::kernel::{CallId, Recorded, RunId};
 
@@ -23,31 +23,19 @@ struct Memory {
 }
 
 impl Memory {
-    fn create(&mut self, created: &RunCreated) {
-        self.root = created.root.to_string();
-        self.trace_id.clone_from(&created.trace_id);
-    }
-}
-
-impl EventLog {
-    /// Takes in an event that was logged by an earlier daemon.
-    pub fn prime(&self, recorded: &Recorded) {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = runs.entry(recorded.run.clone()).or_default();
-        memory.totals.add(&recorded.event, memory.open);
+    fn add(&mut self, recorded: &Recorded) {
+        self.totals.add(&recorded.event, self.open);
         match &recorded.event {
+            // A tree that was let go and taken up again is read from its beginning, so this begins anew.
             Event::RunCreated(created) => {
-                // A tree that was let go and taken up again is read from its beginning.
-                *memory = Memory::default();
-                memory.create(created);
+                *self = Self { root: created.root.to_string(), trace_id: created.trace_id.clone(), ..Self::default() };
             }
-            Event::TurnStarted(turn) => memory.open = turn.reservation,
-            Event::TurnEnded(_) | Event::TurnAborted(_) => memory.open = Reservation::default(),
-            Event::RunEnded(_) => {
-                runs.remove(&recorded.run);
+            Event::TurnStarted(turn) => self.open = turn.reservation,
+            Event::TurnEnded(_) | Event::TurnAborted(_) => self.open = Reservation::default(),
+            Event::CallStarted(call) => {
+                self.started_us.insert(call.call_id.clone(), recorded.time_us);
             }
             Event::RunStarted {}
-            | Event::CallStarted(_)
             | Event::CallEnded(_)
             | Event::CallInDoubt { .. }
             | Event::ChildStarted { .. }
@@ -56,7 +44,19 @@ impl EventLog {
             | Event::LimitsChanged { .. }
             | Event::RunSuspended { .. }
             | Event::RunResumed { .. }
-            | Event::CancelRequested { .. } => {}
+            | Event::CancelRequested { .. }
+            | Event::RunEnded(_) => {}
+        }
+    }
+}
+
+impl EventLog {
+    /// Takes in an event that was logged by an earlier daemon.
+    pub fn prime(&self, recorded: &Recorded) {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.entry(recorded.run.clone()).or_default().add(recorded);
+        if matches!(recorded.event, Event::RunEnded(_)) {
+            runs.remove(&recorded.run);
         }
     }
 
@@ -64,23 +64,15 @@ impl EventLog {
     pub fn write(&self, recorded: &Recorded) {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let memory = runs.entry(recorded.run.clone()).or_default();
-        memory.totals.add(&recorded.event, memory.open);
-        if let Event::RunCreated(created) = &recorded.event {
-            memory.create(created);
-        }
+        memory.add(recorded);
         let (run_id, root_id, trace_id) = (recorded.run.as_str(), memory.root.as_str(), memory.trace_id.as_str());
         let (seq, kind) = (recorded.seq, recorded.event.kind());
         match &recorded.event {
             Event::TurnStarted(turn) => {
-                memory.open = turn.reservation;
                 tracing::debug!(run_id, root_id, trace_id, seq, turn = turn.turn, attempt = turn.attempt, "{kind}");
             }
-            Event::TurnEnded(turn) => {
-                memory.open = Reservation::default();
-                log_turn(turn, (run_id, root_id, trace_id), seq, memory.totals.cost_usd_nanos);
-            }
+            Event::TurnEnded(turn) => log_turn(turn, (run_id, root_id, trace_id), seq, memory.totals.cost_usd_nanos),
             Event::TurnAborted(turn) => {
-                memory.open = Reservation::default();
                 tracing::warn!(
                     run_id,
                     root_id,
@@ -94,7 +86,6 @@ impl EventLog {
                 );
             }
             Event::CallStarted(call) => {
-                memory.started_us.insert(call.call_id.clone(), recorded.time_us);
                 tracing::debug!(run_id, root_id, trace_id, seq, call_id = call.call_id.as_str(), tool = call.tool, "{kind}");
             }
             Event::CallEnded(call) => {

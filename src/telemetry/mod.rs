@@ -75,7 +75,7 @@ impl Telemetry {
         };
         let metrics = match signal(&set, "METRICS")? {
             None => None,
-            Some(is_grpc) => Some(Metrics::start(is_grpc, &resource)?),
+            Some(is_grpc) => Some(Metrics::start(is_grpc, &resource, exporter.as_ref().map(Exporter::counts))?),
         };
         Ok(Self { inner: Arc::new(Inner { exporter, metrics, ..inner }) })
     }

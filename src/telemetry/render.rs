@@ -1,5 +1,7 @@
 //! Spans as text for people, as OTLP JSON, and as the file that Jaeger's UI opens.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Value, json};
 
 use super::names as n;
@@ -11,22 +13,31 @@ pub const SERVICE_NAME: &str = "wrend";
 /// Who made the spans.
 pub const SCOPE_NAME: &str = "wren";
 
+/// The flags of a span in OTLP: sampled, and its parent is known to be of the same process.
+const FLAGS: u32 = 0x101;
+
 /// Returns the spans as an indented tree.
 pub fn text(spans: &[Span]) -> String {
     let mut lines = Vec::new();
-    let is_top = |span: &&Span| span.parent_span_id.as_ref().is_none_or(|parent| !spans.iter().any(|other| other.span_id == *parent));
+    let ids: HashSet<&str> = spans.iter().map(|span| &*span.span_id).collect();
+    let mut below: HashMap<&str, Vec<&Span>> = HashMap::new();
+    for span in spans {
+        // A span whose parent is elsewhere stands at the top.
+        let parent = span.parent_span_id.as_deref().filter(|parent| ids.contains(parent));
+        below.entry(parent.unwrap_or_default()).or_default().push(span);
+    }
     let mut trace = "";
-    for span in spans.iter().filter(is_top) {
+    for span in below.get("").into_iter().flatten() {
         if span.trace_id != trace {
             trace = &span.trace_id;
             lines.push(format!("trace {trace}"));
         }
-        add_text(span, spans, 0, &mut lines);
+        add_text(span, &below, 0, &mut lines);
     }
     lines.join("\n") + "\n"
 }
 
-fn add_text(span: &Span, spans: &[Span], level: usize, lines: &mut Vec<String>) {
+fn add_text(span: &Span, below: &HashMap<&str, Vec<&Span>>, level: usize, lines: &mut Vec<String>) {
     let ms = (span.end_us - span.start_us).max(0) / 1000;
     let mut line = format!("{}{}  {ms} ms", "  ".repeat(level), span.name);
     if span.attribute(n::USAGE_INPUT_TOKENS).is_some() {
@@ -48,8 +59,8 @@ fn add_text(span: &Span, spans: &[Span], level: usize, lines: &mut Vec<String>) 
         line.push_str("  (not finished)");
     }
     lines.push(line);
-    for child in spans.iter().filter(|other| other.parent_span_id.as_deref() == Some(&span.span_id) && other.trace_id == span.trace_id) {
-        add_text(child, spans, level + 1, lines);
+    for child in below.get(&*span.span_id).into_iter().flatten() {
+        add_text(child, below, level + 1, lines);
     }
 }
 
@@ -79,7 +90,7 @@ fn otlp_span(span: &Span) -> Value {
     let links: Vec<Value> = span.links.iter().map(|link| json!({"traceId": link.trace_id, "spanId": link.span_id})).collect();
     let status = span.error.as_ref().map_or_else(|| json!({}), |error| json!({"code": 2, "message": error}));
     json!({
-        "traceId": span.trace_id, "spanId": span.span_id, "parentSpanId": span.parent_span_id.clone().unwrap_or_default(),
+        "traceId": span.trace_id, "spanId": span.span_id, "parentSpanId": span.parent_span_id.clone().unwrap_or_default(), "flags": FLAGS,
         "name": span.name, "kind": kind, "startTimeUnixNano": nanos(span.start_us), "endTimeUnixNano": nanos(span.end_us),
         "attributes": attributes(&span.attributes), "events": events, "links": links, "status": status
     })

@@ -72,6 +72,23 @@ pub struct Link {
 }
 
 impl Span {
+    /// Returns a span that begins now and says nothing yet.
+    pub(super) fn open(trace_id: String, span_id: String, parent: Option<String>, name: String, kind: Kind, start_us: i64) -> Self {
+        Self {
+            trace_id,
+            span_id,
+            parent_span_id: parent,
+            name,
+            kind,
+            start_us,
+            end_us: start_us,
+            attributes: Vec::with_capacity(24),
+            events: Vec::new(),
+            links: Vec::new(),
+            error: None,
+        }
+    }
+
     /// Returns an attribute.
     pub fn attribute(&self, key: &str) -> Option<&Attribute> {
         self.attributes.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
@@ -91,6 +108,17 @@ impl Span {
             Some((_, old)) => *old = value,
             None => self.attributes.push((key, value)),
         }
+    }
+
+    /// Takes an attribute away.
+    pub(super) fn unset(&mut self, key: &str) {
+        self.attributes.retain(|(name, _)| *name != key);
+    }
+
+    /// Marks it as failed: `why` for people, `kind` as its `error.type`.
+    pub(super) fn fail(&mut self, why: impl Into<String>, kind: &str) {
+        self.error = Some(why.into());
+        self.set_text(super::names::ERROR_TYPE, kind);
     }
 
     /// Sets a text.

@@ -39,6 +39,9 @@ fn check(world: &World) {
             assert_eq!(serde_json::to_string(&again).unwrap(), *request, "{run}: the request of seq {seq} is rebuilt byte for byte");
         }
     }
+    let journal = world.journal();
+    let cost_usd_nanos = world.nodes.get(&id("root")).map_or(0, |root| root.account.totals.cost_usd_nanos);
+    crate::telemetry::laws::check(&journal, world.now_us, cost_usd_nanos);
 }
 
 /// Every call that was ever asked for has one result, unless it is still at work.

@@ -140,6 +140,7 @@ fn obey(world: &mut World, text: &str) -> String {
         "resume" => world.resume(line.limits()),
         "wait" => world.now_us += line.word(1).parse::<i64>().unwrap() * 1000,
         "transcript" => shown = transcript(world, &run),
+        "spans" => shown = crate::telemetry::laws::outline(&world.journal(), world.now_us),
         "account" => shown = account(world, &run),
         other => panic!("no command {other}"),
     }

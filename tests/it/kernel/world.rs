@@ -172,6 +172,13 @@ impl World {
         self.nodes.insert(run.clone(), node);
     }
 
+    /// The journals of all runs in tree order.
+    pub fn journal(&self) -> Vec<&Recorded> {
+        let mut journal: Vec<&Recorded> = self.nodes.values().flat_map(|node| &node.journal).collect();
+        journal.sort_by_key(|recorded| recorded.tree_seq);
+        journal
+    }
+
     pub fn node(&self, run: &RunId) -> &Node {
         &self.nodes[run]
     }

@@ -7,6 +7,7 @@ use futures_util::future::{BoxFuture, pending};
 use tokio::sync::Notify;
 use wren::kernel::ledger::Account;
 use wren::kernel::{Message, Outcome, Recorded, Run, RunId};
+use wren::runtime::Live;
 use wren::store::memory::Memory;
 use wren::store::{Appended, Batch, CancelMark, Claimed, Created, Error, Fence, NewTree, Page, Query, Row, Store};
 
@@ -135,6 +136,11 @@ fn result(runtime: &tokio::runtime::Runtime, bench: &Bench, root: &RunId) -> Lef
             transcripts.push((call, run.transcript.iter().map(|message| (**message).clone()).collect()));
         }
         transcripts.sort_by(|left, right| left.0.cmp(&right.0));
+        let seen = bench.follow(root).await;
+        let journal: Vec<&Recorded> =
+            seen.iter().filter_map(|live| if let Live::Recorded(recorded) = live { Some(&**recorded) } else { None }).collect();
+        let end_us = journal.last().unwrap().time_us;
+        crate::telemetry::laws::check(&journal, end_us, totals.cost_usd_nanos);
         Left { settled_usd_nanos: totals.cost_usd_nanos - totals.written_off_usd_nanos, transcripts }
     })
 }
