@@ -146,11 +146,18 @@ pub struct RunCreated {
     pub parent_span: Option<String>,
     /// Whether its spans are exported.
     pub sampled: bool,
+    /// When the daemon took in the submission, in microseconds since the Unix epoch; 0 for a child.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub received_us: i64,
     /// The submitter's labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Who submitted the tree.
     pub submitter: String,
+}
+
+fn is_zero(time_us: &i64) -> bool {
+    *time_us == 0
 }
 
 /// The call that a child run answers.

@@ -238,6 +238,7 @@ impl Driver {
             limits,
             trace_id: run.created.trace_id.clone(),
             parent_span: None,
+            received_us: 0,
             sampled: run.created.sampled,
             labels: std::collections::BTreeMap::new(),
             submitter: run.created.submitter.clone(),

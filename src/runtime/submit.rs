@@ -61,6 +61,7 @@ impl Runtime {
         if self.is_draining() {
             return Err(Error::Draining);
         }
+        let received_us = self.clock().now_us();
         let Understood { plan, inputs, launch, warnings } = self.understand(submission.clone()).await?;
         let limits = self.root_limits(&submission.limits, &launch.limits)?;
         self.check_models(&plan, &launch.agent)?;
@@ -73,6 +74,7 @@ impl Runtime {
         let bundle_digest = hex(&Sha256::digest(&bundle));
         let id = self.new_run_id();
         let created = self.root_created(&submission, &id, limits, &plan, inputs.clone(), launch, &bundle_digest);
+        let created = RunCreated { received_us, ..created };
         let tree =
             NewTree { id: id.clone(), created, request: request_id(&submission), bundle_digest, bundle, time_us: self.clock().now_us() };
         let runtime = self.clone();
@@ -231,6 +233,7 @@ impl Runtime {
             trace_id,
             parent_span,
             sampled,
+            received_us: 0,
             labels: submission.labels.clone(),
             submitter: submission.submitter.clone(),
         }

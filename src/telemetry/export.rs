@@ -193,6 +193,7 @@ impl Exporter {
             span_kind: match span.kind {
                 Kind::Internal => SpanKind::Internal,
                 Kind::Client => SpanKind::Client,
+                Kind::Server => SpanKind::Server,
             },
             name: Cow::Owned(span.name.clone()),
             start_time: time(span.start_us),

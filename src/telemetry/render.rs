@@ -15,6 +15,8 @@ pub const SCOPE_NAME: &str = "wren";
 
 /// The flags of a span in OTLP: sampled, and its parent is known to be of the same process.
 const FLAGS: u32 = 0x101;
+/// The flags of a link: sampled, and known to be to another trace.
+const LINK_FLAGS: u32 = 0x301;
 
 /// Returns the spans as an indented tree.
 pub fn text(spans: &[Span]) -> String {
@@ -81,13 +83,15 @@ fn otlp_span(span: &Span) -> Value {
     let kind = match span.kind {
         Kind::Internal => 1,
         Kind::Client => 3,
+        Kind::Server => 2,
     };
     let events: Vec<Value> = span
         .events
         .iter()
         .map(|event| json!({"timeUnixNano": nanos(event.time_us), "name": event.name, "attributes": attributes(&event.attributes)}))
         .collect();
-    let links: Vec<Value> = span.links.iter().map(|link| json!({"traceId": link.trace_id, "spanId": link.span_id})).collect();
+    let links: Vec<Value> =
+        span.links.iter().map(|link| json!({"traceId": link.trace_id, "spanId": link.span_id, "flags": LINK_FLAGS})).collect();
     let status = span.error.as_ref().map_or_else(|| json!({}), |error| json!({"code": 2, "message": error}));
     json!({
         "traceId": span.trace_id, "spanId": span.span_id, "parentSpanId": span.parent_span_id.clone().unwrap_or_default(), "flags": FLAGS,
@@ -149,6 +153,7 @@ fn jaeger_span(span: &Span) -> Value {
     let kind = match span.kind {
         Kind::Internal => "internal",
         Kind::Client => "client",
+        Kind::Server => "server",
     };
     tags.push(tag("span.kind", &Attribute::Text(kind.to_owned())));
     if let Some(error) = &span.error {

@@ -34,6 +34,8 @@ pub enum Kind {
     Internal,
     /// A call to another.
     Client,
+    /// A call from another.
+    Server,
 }
 
 /// An attribute's value.

@@ -84,10 +84,12 @@ impl TreeSpans {
         Self::default()
     }
 
-    /// Builds the spans of a whole journal. What is still open ends at `now_us` and says so.
+    /// Builds the spans of a whole journal, but for the submission's, which belongs to the submitter. What is still open
+    /// ends at `now_us` and says so.
     pub fn replay<'a>(journal: impl IntoIterator<Item = &'a Recorded>, now_us: i64) -> Vec<Span> {
         let mut tree = Self::new();
-        let mut spans: Vec<Span> = journal.into_iter().flat_map(|recorded| tree.on(recorded)).collect();
+        let mut spans: Vec<Span> =
+            journal.into_iter().flat_map(|recorded| tree.on(recorded)).filter(|span| span.kind != Kind::Server).collect();
         for run in tree.parents_first() {
             for mut span in tree.close_segment(&run, now_us, None) {
                 span.set(n::WREN_UNFINISHED, Attribute::Bool(true));
@@ -105,7 +107,8 @@ impl TreeSpans {
         if let Event::RunCreated(created) = &recorded.event {
             self.create(id, created);
             self.last_us = now_us;
-            return Vec::new();
+            let is_submitted = created.parent.is_none() && created.sampled;
+            return is_submitted.then(|| submission(id, created, now_us)).into_iter().collect();
         }
         let Some(run) = self.runs.get_mut(id).filter(|run| run.created.sampled) else { return Vec::new() };
         run.totals.add(&recorded.event, run.open);
@@ -208,6 +211,10 @@ impl TreeSpans {
         run::set_segment(&mut workflow, segment, began.name());
         workflow.set_usd(n::WREN_TREE_BUDGET_USD, created.limits.budget_usd_nanos);
         workflow.set_int(n::WREN_TREE_BUDGET_TOKENS, created.limits.max_tokens);
+        if began == Began::Submitted && created.parent_span.is_none() {
+            let (trace_id, span_id) = ids::submission(id);
+            workflow.links.push(Link { trace_id, span_id });
+        }
         if let Some(previous) = self.previous.take() {
             workflow.set_text(n::WREN_SEGMENT_PREVIOUS_TRACE_ID, previous.trace_id.as_str());
             // A link within the trace would be taken for the parent by viewers.
@@ -296,4 +303,24 @@ impl TreeSpans {
         }
         spans
     }
+}
+
+/// Returns the span of the call that submitted a tree. It is no parent of the tree, which lives long after it: it stands
+/// beside it in the submitter's trace, or in a short one of its own that is linked both ways.
+fn submission(id: &RunId, created: &RunCreated, now_us: i64) -> Span {
+    const METHOD: &str = "wren.v1.RunService/SubmitRun";
+    let (own_trace_id, span_id) = ids::submission(id);
+    let is_guest = created.parent_span.is_some();
+    let trace_id = if is_guest { created.trace_id.clone() } else { own_trace_id };
+    let start_us = created.received_us.min(now_us);
+    let mut span = Span::open(trace_id, span_id, created.parent_span.clone(), METHOD.to_owned(), Kind::Server, start_us);
+    span.end_us = now_us;
+    run::set_place(&mut span, id, &created.root);
+    span.set_text(n::RPC_SYSTEM, "grpc");
+    span.set_text(n::RPC_METHOD, METHOD);
+    span.set_text(n::RPC_STATUS, "OK");
+    if !is_guest {
+        span.links.push(Link { trace_id: created.trace_id.clone(), span_id: ids::span_id(id, 1, "workflow", 0, "", 0) });
+    }
+    span
 }

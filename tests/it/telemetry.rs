@@ -7,12 +7,14 @@ pub mod laws;
 use std::collections::{HashMap, HashSet};
 
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::{Span, TracesData};
 use serde_json::Value;
 
 use self::collector::Collector;
 use crate::support::{Daemon, int, runs};
 
+const SUBMIT: &str = "wren.v1.RunService/SubmitRun";
 const OFFLINE: &str = "workflows/deep-research-offline.yaml";
 
 fn text(span: &Span, key: &str) -> Option<String> {
@@ -34,6 +36,13 @@ fn value(span: &Span, key: &str) -> Option<Any> {
     let found: Vec<_> = span.attributes.iter().filter(|attribute| attribute.key == key).collect();
     assert!(found.len() < 2, "{key} stands twice on {}", span.name);
     found.first()?.value.clone()?.value
+}
+
+/// The spans of the tree itself: all but that of the call which submitted it.
+fn of_tree(spans: Vec<Span>) -> Vec<Span> {
+    let (submissions, of_tree): (Vec<Span>, Vec<Span>) = spans.into_iter().partition(|span| span.name == SUBMIT);
+    assert_eq!(submissions.len(), 1);
+    of_tree
 }
 
 /// Checks everything that must hold for the spans of one finished tree, which was taken up `segments - 1` times.
@@ -152,15 +161,15 @@ fn over(protocol: &str, with_kill: bool) {
         // The spans that were open when it died arrived, as did all that came afterwards.
         let of_root = |span: &&Span| span.name.starts_with("invoke_workflow");
         assert_eq!(spans.iter().filter(of_root).count(), 2);
-        for span in &spans {
-            assert!(rendered.contains(span), "{span:?}");
+        for span in of_tree(spans) {
+            assert!(rendered.contains(&span), "{span:?}");
         }
         return;
     }
-    let spans = collector.wait_for(rendered.len());
+    let spans = of_tree(collector.wait_for(rendered.len() + 1));
     check(&daemon, &run, &spans, 1);
     daemon.terminate();
-    assert_eq!(collector.spans().len(), rendered.len(), "every span is there once");
+    assert_eq!(collector.spans().len(), rendered.len() + 1, "every span is there once");
 }
 
 #[test]
@@ -176,6 +185,47 @@ fn every_span_arrives_over_http_and_adds_up() {
 #[test]
 fn a_killed_tree_has_no_span_twice_and_its_trace_adds_up() {
     over("grpc", true);
+}
+
+/// Runs a small workflow as part of `traceparent`, or of nothing, and returns its submission's and workflow's spans.
+fn submitted_under(traceparent: &str) -> (Span, Span) {
+    let collector = Collector::start();
+    let daemon = Daemon::start_with(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.grpc()),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_METRICS_EXPORTER", "none"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "50"),
+    ]);
+    let file = daemon.workflow("eight.yaml", EIGHT);
+    let output = daemon.ctl(&["run", "-f", &file]).env("TRACEPARENT", traceparent).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let spans = collector.wait_for(1 + 2 + 2 + 2 + 8 + 8 * 6);
+    let named = |name: &str| spans.iter().find(|span| span.name == name).unwrap().clone();
+    (named(SUBMIT), named("invoke_workflow eight"))
+}
+
+#[test]
+fn a_submission_without_a_trace_has_a_short_one_that_is_linked_both_ways() {
+    for traceparent in ["", "00-zz-zz-00", "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"] {
+        let (submit, workflow) = submitted_under(traceparent);
+        assert_eq!(submit.kind(), SpanKind::Server);
+        assert_ne!(submit.trace_id, workflow.trace_id);
+        assert!(submit.parent_span_id.is_empty() && workflow.parent_span_id.is_empty());
+        let ends = |span: &Span| (span.trace_id.clone(), span.span_id.clone());
+        let links = |span: &Span| span.links.iter().map(|link| (link.trace_id.clone(), link.span_id.clone())).collect::<Vec<_>>();
+        assert_eq!((links(&submit), links(&workflow)), (vec![ends(&workflow)], vec![ends(&submit)]));
+        assert!(submit.end_time_unix_nano <= workflow.start_time_unix_nano);
+    }
+}
+
+#[test]
+fn a_submitter_of_this_machine_has_the_tree_in_its_own_trace() {
+    let (submit, workflow) = submitted_under("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+    for span in [submit, workflow] {
+        assert_eq!(span.trace_id, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes());
+        assert_eq!(span.parent_span_id, 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes());
+        assert!(span.links.is_empty(), "a link within a trace would be taken for the parent");
+    }
 }
 
 #[test]
@@ -222,7 +272,7 @@ fn eight_parallel_children_hang_under_their_own_tools() {
     let file = daemon.workflow("eight.yaml", EIGHT);
     let run = daemon.json(0, &["run", "-f", &file]);
     // Two of the root, its two turns and calls; eight tools; and seven spans of each child.
-    let spans = collector.wait_for(2 + 2 + 2 + 8 + 8 * 6);
+    let spans = of_tree(collector.wait_for(1 + 2 + 2 + 2 + 8 + 8 * 6));
     check(&daemon, &run, &spans, 1);
     let tree = daemon.json(0, &["tree", run["run_id"].as_str().unwrap()]);
     let by_id: HashMap<&[u8], &Span> = spans.iter().map(|span| (&span.span_id[..], span)).collect();

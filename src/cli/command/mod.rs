@@ -33,6 +33,9 @@ struct Session {
     program: String,
     /// Whether the daemon ends with this process.
     is_own_daemon: bool,
+    /// The trace that a submission is part of: the `TRACEPARENT` of the environment, as CI systems and OpenTelemetry's own
+    /// tools set it.
+    traceparent: Option<String>,
 }
 
 impl Session {
@@ -157,12 +160,13 @@ async fn with_daemon(cli: Cli, surroundings: Surroundings, output: Output, progr
         Err(error) => return (Err(error), output),
     };
     let is_own_daemon = server.is_some();
+    let traceparent = variable("TRACEPARENT");
     let work = async move {
         let client = match Client::connect(address, token.as_deref()).await {
             Ok(client) => client,
             Err(error) => return (Err(error), output),
         };
-        let mut session = Session { output, client, stdin, directory, terminal, now_us, program, is_own_daemon };
+        let mut session = Session { output, client, stdin, directory, terminal, now_us, program, is_own_daemon, traceparent };
         let result = dispatch(&mut session, cli.command, interrupts).await;
         (result, session.output)
     };

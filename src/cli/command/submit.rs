@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tonic::Request;
+
 use super::inspect::{print_answer, run_of, say_stop, tree_of};
 use super::{Session, interrupted};
 use crate::cli::address::Address;
@@ -82,6 +84,11 @@ fn workspace(session: &Session, given: Option<&str>) -> String {
 /// Submits. A Ctrl-C meanwhile does not leave a run behind that nobody knows of: the answer is awaited, then cancelled.
 async fn submit(session: &mut Session, request: SubmitRunRequest, interrupts: &mut Interrupts) -> Result<(SubmitRunResponse, bool), Error> {
     let mut client = session.client.clone();
+    let mut request = Request::new(request);
+    // What cannot be sent is not a trace context; the daemon passes over what it cannot read as well.
+    if let Some(traceparent) = session.traceparent.as_deref().and_then(|text| text.parse().ok()) {
+        request.metadata_mut().insert("traceparent", traceparent);
+    }
     let mut answer = std::pin::pin!(client.runs.submit_run(request));
     let (answer, is_unwanted) = tokio::select! {
         answer = &mut answer => (answer, false),

@@ -147,6 +147,7 @@ impl World {
             limits: self.limits,
             trace_id: "0".repeat(32),
             parent_span: None,
+            received_us: 0,
             sampled: true,
             labels: BTreeMap::new(),
             submitter: "ada".to_owned(),

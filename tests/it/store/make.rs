@@ -52,6 +52,7 @@ pub fn created(run: &str, limits: Limits) -> RunCreated {
         limits,
         trace_id: "0af7651916cd43dd8448eb211c80319c".to_owned(),
         parent_span: None,
+        received_us: 0,
         sampled: true,
         labels: BTreeMap::new(),
         submitter: "uid:1000".to_owned(),
