@@ -123,8 +123,6 @@ pub struct RunCreated {
     pub parent: Option<ParentCall>,
     /// Levels below the root.
     pub depth: u32,
-    /// Levels that may still come below it, by its own limit and all above it.
-    pub depth_left: u32,
     /// The workflow's name.
     pub workflow: String,
     /// SHA-256 of the workflow's bundle, in hex.

@@ -335,7 +335,7 @@ fn refuse_asked(
         );
         return Some((CallFailure::LimitReached, words));
     }
-    if run.created.depth_left == 0 {
+    if run.summary.limits.max_depth == 0 {
         let words = format!(
             "Not run: a child of this run would be deeper than max_depth allows. Do the work of {:?} yourself, or answer without it.",
             tool.name

@@ -29,16 +29,13 @@ impl Driver {
             State::Suspended => return Ok(()),
             State::Running | State::Cancelling => {}
         }
-        if !self.journal.left_behind {
-            return Ok(());
-        }
         let open_turn = run.open_turn.clone();
         let started = run.calls.iter().filter_map(|pending| match pending.progress {
             Progress::Started { attempt, .. } => Some((pending.call.clone(), attempt)),
             Progress::Asked | Progress::Child { .. } | Progress::InDoubt { .. } | Progress::Ended(_) => None,
         });
         let started: Vec<(Call, u32)> = started.collect();
-        if run.summary.state == State::Running {
+        if run.summary.state == State::Running && !self.journal.resumed {
             self.journal.stage(Event::RunResumed { cause: Cause::Crash, actor: String::new() })?;
         }
         if let Some(turn) = open_turn {
@@ -221,14 +218,13 @@ impl Driver {
             budget_usd_nanos: asked.budget_usd_nanos.min(above.budget_usd_nanos),
             max_tokens: asked.max_tokens.min(above.max_tokens),
             timeout_ms: asked.timeout_ms.min(above.timeout_ms),
-            max_depth: asked.max_depth.min(run.created.depth_left.saturating_sub(1)),
+            max_depth: asked.max_depth.min(above.max_depth.saturating_sub(1)),
             max_runs: asked.max_runs.min(above.max_runs),
         };
         RunCreated {
             root: run.created.root.clone(),
             parent: Some(ParentCall { run: run.id().clone(), call_id: call.id.clone(), tool: call.tool.clone() }),
             depth: run.created.depth + 1,
-            depth_left: limits.max_depth,
             workflow: run.created.workflow.clone(),
             workflow_digest: run.created.workflow_digest.clone(),
             inputs: serde_json::Value::Object(serde_json::Map::new()),

@@ -32,8 +32,8 @@ pub struct Journal {
     pub path: Vec<Account>,
     /// The cancel mark that the run bears, as far as known.
     pub cancel: Option<CancelMark>,
-    /// Whether an earlier owner left the run in the middle of something.
-    pub left_behind: bool,
+    /// Whether the journal says already that the run goes on under this owner.
+    pub resumed: bool,
     committed_seq: u64,
     staged: Vec<Event>,
     children: Vec<NewChild>,
@@ -83,7 +83,7 @@ pub async fn read_all(store: &dyn Store, run: &crate::kernel::RunId) -> Result<V
 impl Journal {
     /// Takes the pen of a run that was just claimed. The last fact of a run that a dead daemon left behind is under an
     /// older epoch; a run that was just resumed has one under the present epoch.
-    pub fn new(store: Arc<dyn Store>, tree: Arc<Tree>, clock: Clock, run: Run, claimed: Claimed, left_behind: bool) -> Self {
+    pub fn new(store: Arc<dyn Store>, tree: Arc<Tree>, clock: Clock, run: Run, claimed: Claimed, resumed: bool) -> Self {
         Self {
             store,
             tree,
@@ -93,7 +93,7 @@ impl Journal {
             run,
             path: claimed.path,
             cancel: claimed.row.cancel,
-            left_behind,
+            resumed,
             staged: Vec::new(),
             children: Vec::new(),
             child_ended: None,

@@ -1,6 +1,6 @@
 //! Taking up runs that have no driver: at the daemon's start, on resume, and to end them on cancel.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::supervisor::Runtime;
@@ -20,6 +20,9 @@ impl Runtime {
             return Ok(());
         }
         tracing::info!(runs = rows.len(), "taking up unfinished runs");
+        if let Err(error) = self.note_crashes(&rows).await {
+            tracing::error!(%error, "a crash could not be noted; each run notes it for itself");
+        }
         let mut unusable: HashMap<RunId, String> = HashMap::new();
         for row in rows {
             let root = row.summary.root.clone();
@@ -39,6 +42,30 @@ impl Runtime {
             };
             let parent = row.summary.parent.as_ref().map(|parent| parent.run.clone());
             self.start_driver(&tree, row.summary.id, parent.as_ref());
+        }
+        Ok(())
+    }
+
+    /// Writes that a tree was cut before anything else of it is written. Its runs are taken up beside each other, and one
+    /// that had not begun, or was drained, could be the first to write: its spans would begin within a segment that is
+    /// over. A tree that this daemon cannot use is told of when its runs are set aside.
+    async fn note_crashes(&self, rows: &[Row]) -> Result<(), Error> {
+        let has_fresh: HashSet<&RunId> = rows
+            .iter()
+            .filter(|row| !matches!(row.summary.state, State::Running | State::Cancelling))
+            .map(|row| &row.summary.root)
+            .collect();
+        let mut noted: HashSet<&RunId> = HashSet::new();
+        for row in rows.iter().filter(|row| row.summary.state == State::Running && has_fresh.contains(&row.summary.root)) {
+            let (run, root) = (&row.summary.id, &row.summary.root);
+            if noted.contains(root) {
+                continue;
+            }
+            let Ok(tree) = self.tree(root).await else { continue };
+            noted.insert(root);
+            let claimed = self.claim(run).await?;
+            let resumed = vec![Event::RunResumed { cause: Cause::Crash, actor: String::new() }];
+            self.commit_resumed(&tree, run, claimed.row.epoch, claimed.row.summary.seq, resumed).await?;
         }
         Ok(())
     }

@@ -222,7 +222,6 @@ impl Runtime {
             root: id.clone(),
             parent: None,
             depth: 0,
-            depth_left: limits.max_depth,
             workflow: plan.name().to_owned(),
             workflow_digest: digest.to_owned(),
             inputs,

@@ -342,7 +342,7 @@ impl Runtime {
         let resumed =
             journal.last().is_some_and(|last| matches!(last.event, Event::RunResumed { .. }) && last.epoch + 1 == claimed.row.epoch);
         seat.deadline_us = tree.bound(&run, self.path_deadline_us(&tree, &folded).await?);
-        let pen = Journal::new(self.store().clone(), tree.clone(), self.clock(), folded, claimed, !resumed);
+        let pen = Journal::new(self.store().clone(), tree.clone(), self.clock(), folded, claimed, resumed);
         Driver::new(self.clone(), tree, pen, seat).drive().await
     }
 

@@ -248,7 +248,7 @@ fn journal() -> Vec<wren::kernel::Recorded> {
     let model = json!({"alias": "m", "provider": "scripted", "model": "m", "max_output": 9, "price_version": "x"});
     let agent = json!({"name": "lead", "instructions": "", "model": model, "tools": []});
     let limits = wren::kernel::Limits::DEFAULT;
-    let created = json!({"kind": "run_created", "root": "r", "depth": 0, "depth_left": 2, "workflow": "w", "workflow_digest": "d",
+    let created = json!({"kind": "run_created", "root": "r", "depth": 0, "workflow": "w", "workflow_digest": "d",
         "inputs": {}, "agent": agent, "prompt": "go", "workspace": "/", "limits": limits, "trace_id": "t", "sampled": true, "submitter": "uid:0"});
     let call = json!({"id": "t0001c000", "tool": "read_file", "args": {"json": {"path": "a"}}});
     vec![

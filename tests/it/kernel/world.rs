@@ -137,7 +137,6 @@ impl World {
             root: id("root"),
             parent: None,
             depth: 0,
-            depth_left: self.limits.max_depth,
             workflow: "w".to_owned(),
             workflow_digest: String::new(),
             inputs: json!({}),
@@ -406,13 +405,12 @@ impl World {
             budget_usd_nanos: asked.budget_usd_nanos.min(above.budget_usd_nanos),
             max_tokens: asked.max_tokens.min(above.max_tokens),
             timeout_ms: asked.timeout_ms.min(above.timeout_ms),
-            max_depth: asked.max_depth.min(parent.created.depth_left.saturating_sub(1)),
+            max_depth: asked.max_depth.min(parent.summary.limits.max_depth.saturating_sub(1)),
             max_runs: asked.max_runs.min(above.max_runs),
         };
         let created = RunCreated {
             parent: Some(ParentCall { run: run.clone(), call_id: call.clone(), tool }),
             depth: parent.created.depth + 1,
-            depth_left: limits.max_depth,
             agent: AgentSpec { name: spawn.agent.clone(), output_schema: None, ..parent.created.agent.clone() },
             prompt: "Look into it.".to_owned(),
             limits,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, pending};
 use tokio::sync::Notify;
@@ -20,6 +21,8 @@ struct Dying {
     /// Whether the fatal append is still committed.
     commits_last: bool,
     dead: Arc<Notify>,
+    /// A run whose drivers come late.
+    slow: Option<RunId>,
 }
 
 impl Store for Dying {
@@ -28,7 +31,13 @@ impl Store for Dying {
     }
 
     fn claim(&self, run: &RunId) -> BoxFuture<'_, Result<Claimed, Error>> {
-        self.inner.claim(run)
+        let run = run.clone();
+        Box::pin(async move {
+            if self.slow.as_ref() == Some(&run) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            self.inner.claim(&run).await
+        })
     }
 
     fn append(&self, fence: Fence, batch: Batch) -> BoxFuture<'_, Result<Appended, Error>> {
@@ -165,7 +174,7 @@ fn a_death_at_any_append_changes_nothing_but_the_write_offs() {
         for appends in 0.. {
             let (store, dir) = (Arc::new(Memory::new()), Arc::new(tempfile::tempdir().unwrap()));
             let dead = Arc::new(Notify::new());
-            let dying = Dying { inner: store.clone(), left: AtomicI64::new(appends), commits_last, dead: dead.clone() };
+            let dying = Dying { inner: store.clone(), left: AtomicI64::new(appends), commits_last, dead: dead.clone(), slow: None };
             let first = paused();
             let (root, died) = first.block_on(async {
                 let bench = Bench::over(Arc::new(dying), dir.clone()).await;
@@ -180,7 +189,10 @@ fn a_death_at_any_append_changes_nothing_but_the_write_offs() {
             drop(first);
             let second = paused();
             let bench = second.block_on(async {
-                let bench = Bench::on(store, dir).await;
+                // Children that had not begun are ready before their parent is: they must not write before it.
+                let slow = Some(root.clone());
+                let store = Dying { inner: store, left: AtomicI64::new(i64::MAX), commits_last, dead: Arc::new(Notify::new()), slow };
+                let bench = Bench::over(Arc::new(store), dir).await;
                 bench.follow(&root).await;
                 bench
             });

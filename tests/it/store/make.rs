@@ -42,7 +42,6 @@ pub fn created(run: &str, limits: Limits) -> RunCreated {
         root: id(run),
         parent: None,
         depth: 0,
-        depth_left: 2,
         workflow: "triage".to_owned(),
         workflow_digest: "d1".to_owned(),
         inputs: json!({"question": "why \u{0} and ünïcode?"}),
