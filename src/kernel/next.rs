@@ -230,7 +230,8 @@ fn pending_calls(run: &Run, around: &Around<'_>) -> Next {
         );
         return Next::End(Ending::new(Outcome::InDoubt, "CALL_IN_DOUBT", words));
     }
-    if !tool_runs && around.draining {
+    // A parent stays until its children have stopped: what it waits for is then over in the journal before it is.
+    if !tool_runs && around.draining && (!child_runs || around.children_suspended.is_some()) {
         return Next::End(Ending::new(Outcome::Drained, "DRAINED", "the daemon is shutting down; the run goes on at its next start"));
     }
     match around.children_suspended {

@@ -278,6 +278,9 @@ impl Run {
             Event::RunSuspended { outcome, .. } => self.suspend(recorded, *outcome)?,
             Event::RunResumed { cause, .. } => self.resume(recorded, *cause)?,
             Event::CancelRequested { .. } => {
+                if self.summary.state == State::Suspended {
+                    self.take_back_started();
+                }
                 // A suspended run is woken by its cancel, so its clock runs again until it has ended.
                 self.segment_from_us.get_or_insert(recorded.time_us);
             }

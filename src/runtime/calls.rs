@@ -17,7 +17,8 @@ use crate::store::NewChild;
 use crate::tool;
 
 impl Driver {
-    /// Brings a run that a dead or drained daemon left behind to where the loop can go on.
+    /// Brings a run that a dead or drained daemon left behind to where the loop can go on. That a daemon died stands in
+    /// the journal before any driver begins.
     pub(super) fn recover(&mut self) -> Result<(), Stop> {
         let run = &self.journal.run;
         match run.summary.state {
@@ -35,9 +36,6 @@ impl Driver {
             Progress::Asked | Progress::Child { .. } | Progress::InDoubt { .. } | Progress::Ended(_) => None,
         });
         let started: Vec<(Call, u32)> = started.collect();
-        if run.summary.state == State::Running && !self.journal.resumed {
-            self.journal.stage(Event::RunResumed { cause: Cause::Crash, actor: String::new() })?;
-        }
         if let Some(turn) = open_turn {
             // The provider may have charged for the lost call: its whole reservation is written off.
             self.journal.stage(Event::TurnAborted(TurnAborted {
@@ -143,7 +141,6 @@ impl Driver {
         let work = self.tree.registry.run(spec, args, ctx);
         let cancel = self.seat.token.clone();
         let call = call.clone();
-        self.under_way.insert(call.id.clone(), call.tool.clone());
         self.effects.push(Box::pin(async move {
             tokio::pin!(work);
             if token.is_cancelled() {

@@ -3,7 +3,6 @@
 //! The driver owns its run: it alone writes the run's journal. It holds no lock and spawns no task; a child run is
 //! handed to the supervisor. It decides nothing that the kernel can decide.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
@@ -35,8 +34,6 @@ pub struct Driver {
     /// Fires for the calls under way when the run is cancelled or its time is up.
     pub(super) calls_token: CancellationToken,
     pub(super) effects: FuturesUnordered<BoxFuture<'static, CallEnded>>,
-    /// When each call under way began, to cut those that do not stop.
-    pub(super) under_way: HashMap<CallId, String>,
     waited_for: Option<(u32, u32)>,
     permit: Option<OwnedSemaphorePermit>,
     cancel_seen: bool,
@@ -64,7 +61,6 @@ impl Driver {
             seat,
             calls_token,
             effects: FuturesUnordered::new(),
-            under_way: HashMap::new(),
             waited_for: None,
             permit: None,
             cancel_seen: false,
@@ -272,7 +268,6 @@ impl Driver {
         let draining = self.runtime.drain_token();
         tokio::select! {
             Some(ended) = self.effects.next(), if !self.effects.is_empty() => {
-                self.under_way.remove(&ended.call_id);
                 self.journal.stage(Event::CallEnded(ended))?;
             }
             () = self.seat.wake.notified() => self.journal.catch_up().await?,
@@ -290,32 +285,15 @@ impl Driver {
     /// Stops the run. `None`: the world had changed, decide again.
     async fn end(&mut self, ending: Ending) -> Result<Option<Left>, Stop> {
         let event = ending.into_event(&self.journal.run);
-        let child_ended = match &event {
-            Event::RunEnded(ended) => self.child_ended(ended),
-            Event::RunCreated(_)
-            | Event::RunStarted {}
-            | Event::TurnStarted(_)
-            | Event::TurnEnded(_)
-            | Event::TurnAborted(_)
-            | Event::CallStarted(_)
-            | Event::CallEnded(_)
-            | Event::CallInDoubt { .. }
-            | Event::ChildStarted { .. }
-            | Event::ChildEnded(_)
-            | Event::MessageReceived { .. }
-            | Event::LimitsChanged { .. }
-            | Event::RunSuspended { .. }
-            | Event::RunResumed { .. }
-            | Event::CancelRequested { .. } => None,
-        };
-        // The parent is told what the whole subtree cost, so the last turn must be on the accounts first.
-        if child_ended.is_some() {
+        let mut child_ended = None;
+        if let (Event::RunEnded(ended), Some(parent)) = (&event, self.journal.run.created.parent.clone()) {
+            // The parent is told what the whole subtree cost, so the last turn must be on the accounts first.
             if self.journal.commit().await? == Commit::Again {
                 return Ok(None);
             }
             self.journal.refresh().await?;
+            child_ended = Some(self.child_ended(ended, parent.call_id));
         }
-        let child_ended = child_ended.map(|ended| ChildEnded { subtree_cost_usd_nanos: self.subtree_cost(), ..ended });
         let left = match &event {
             Event::RunSuspended { outcome, .. } => Left::Suspended(*outcome),
             _ => Left::Ended,
@@ -324,15 +302,10 @@ impl Driver {
         Ok((self.journal.commit().await? == Commit::Done).then_some(left))
     }
 
-    fn subtree_cost(&self) -> i64 {
-        self.journal.path.first().map_or(0, |own| own.totals.cost_usd_nanos)
-    }
-
-    fn child_ended(&self, ended: &RunEnded) -> Option<ChildEnded> {
+    fn child_ended(&self, ended: &RunEnded, call_id: CallId) -> ChildEnded {
         let run = &self.journal.run;
-        let parent = run.created.parent.as_ref()?;
-        Some(ChildEnded {
-            call_id: parent.call_id.clone(),
+        ChildEnded {
+            call_id,
             child: run.id().clone(),
             outcome: ended.outcome,
             reason: ended.reason.clone(),
@@ -341,8 +314,8 @@ impl Driver {
             output: ended.output.clone(),
             truncated: ended.truncated,
             turns: run.turns(),
-            subtree_cost_usd_nanos: self.subtree_cost(),
-        })
+            subtree_cost_usd_nanos: self.journal.path.first().map_or(0, |own| own.totals.cost_usd_nanos),
+        }
     }
 
     /// Returns what a call comes to once its token has fired: the cancel, or the time that is up.

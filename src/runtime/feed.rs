@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use super::Live;
 use crate::kernel::Recorded;
@@ -19,6 +19,8 @@ const LIVE_ITEMS_MAX: usize = 1024;
 pub struct Feed {
     order: Mutex<Order>,
     live: broadcast::Sender<Live>,
+    /// Counts what watchers must know that is in no journal: a run of the tree was set aside.
+    asides: watch::Sender<u64>,
     telemetry: Telemetry,
 }
 
@@ -34,20 +36,23 @@ impl Feed {
     /// Returns a feed that nothing was published on.
     pub fn new(telemetry: Telemetry) -> Self {
         let (live, _) = broadcast::channel(LIVE_ITEMS_MAX);
-        Self { order: Mutex::new(Order { due: 0, early: BTreeMap::new(), spans: None }), live, telemetry }
+        Self { order: Mutex::new(Order { due: 0, early: BTreeMap::new(), spans: None }), live, asides: watch::Sender::new(0), telemetry }
     }
 
     /// Prepares for events after `journal`, which is the tree's whole journal so far. Its spans were exported when it
     /// was written, so they are rebuilt and let go; the open ones stay, to be closed by what follows.
+    /// Of two that open one feed the second comes too late: its journal may lack what was published meanwhile.
     pub fn open(&self, journal: &[Arc<Recorded>]) {
+        let mut order = self.lock();
+        if order.due > 0 {
+            return;
+        }
         let mut spans = TreeSpans::new();
         for recorded in journal {
             spans.on(recorded);
             self.telemetry.prime(recorded);
         }
-        let mut order = self.lock();
         order.due = journal.last().map_or(0, |last| last.tree_seq) + 1;
-        order.early.clear();
         order.spans = Some(spans);
     }
 
@@ -85,6 +90,16 @@ impl Feed {
     /// Begins to listen. What was published before is to be read from the journal.
     pub fn listen(&self) -> broadcast::Receiver<Live> {
         self.live.subscribe()
+    }
+
+    /// Makes watchers look at their run again.
+    pub fn look_again(&self) {
+        self.asides.send_modify(|count| *count += 1);
+    }
+
+    /// Returns what fires when a watcher must look at its run again.
+    pub fn asides(&self) -> watch::Receiver<u64> {
+        self.asides.subscribe()
     }
 
     fn lock(&self) -> MutexGuard<'_, Order> {

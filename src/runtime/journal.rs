@@ -14,7 +14,7 @@ use super::tree::Tree;
 use crate::kernel::event::{ChildEnded, Event};
 use crate::kernel::ledger::Account;
 use crate::kernel::run::Illegal;
-use crate::kernel::{Recorded, Run};
+use crate::kernel::{Recorded, Run, RunId};
 use crate::store::{self, Batch, CancelMark, Claimed, Fence, NewChild, Store};
 
 /// How many events are read at once.
@@ -32,8 +32,6 @@ pub struct Journal {
     pub path: Vec<Account>,
     /// The cancel mark that the run bears, as far as known.
     pub cancel: Option<CancelMark>,
-    /// Whether the journal says already that the run goes on under this owner.
-    pub resumed: bool,
     committed_seq: u64,
     staged: Vec<Event>,
     children: Vec<NewChild>,
@@ -64,11 +62,41 @@ pub enum Stop {
     Store(store::Error),
 }
 
+/// The waiting for a store that is full or fails: longer each time, up to five seconds.
+#[derive(Default)]
+struct Wait {
+    times: u32,
+}
+
+impl Wait {
+    async fn out(&mut self, run: &RunId, why: &str) {
+        let wait_ms = (100_u64 << self.times.min(6)).min(5_000);
+        self.times += 1;
+        tracing::error!(run_id = %run, error = why, wait_ms, "the store does not answer; the run waits");
+        sleep(Duration::from_millis(wait_ms)).await;
+    }
+}
+
+/// Asks the store until it answers: a full or failing disk is waited out, so that what a driver holds is never dropped
+/// for it. For questions that may be asked again.
+///
+/// # Errors
+/// [`Stop::Store`] for what waiting does not mend.
+pub async fn patiently<T, F: Future<Output = Result<T, store::Error>>>(run: &RunId, ask: impl Fn() -> F) -> Result<T, Stop> {
+    let mut wait = Wait::default();
+    loop {
+        match ask().await {
+            Err(store::Error::Full(why) | store::Error::Unavailable(why)) => wait.out(run, &why).await,
+            answer => return answer.map_err(Stop::Store),
+        }
+    }
+}
+
 /// Reads a run's whole journal.
 ///
 /// # Errors
 /// Those of the store.
-pub async fn read_all(store: &dyn Store, run: &crate::kernel::RunId) -> Result<Vec<Recorded>, store::Error> {
+pub async fn read_all(store: &dyn Store, run: &RunId) -> Result<Vec<Recorded>, store::Error> {
     let mut journal: Vec<Recorded> = Vec::new();
     loop {
         let after = journal.last().map_or(0, |last| last.seq);
@@ -81,9 +109,8 @@ pub async fn read_all(store: &dyn Store, run: &crate::kernel::RunId) -> Result<V
 }
 
 impl Journal {
-    /// Takes the pen of a run that was just claimed. The last fact of a run that a dead daemon left behind is under an
-    /// older epoch; a run that was just resumed has one under the present epoch.
-    pub fn new(store: Arc<dyn Store>, tree: Arc<Tree>, clock: Clock, run: Run, claimed: Claimed, resumed: bool) -> Self {
+    /// Takes the pen of a run that was just claimed.
+    pub fn new(store: Arc<dyn Store>, tree: Arc<Tree>, clock: Clock, run: Run, claimed: Claimed) -> Self {
         Self {
             store,
             tree,
@@ -93,7 +120,6 @@ impl Journal {
             run,
             path: claimed.path,
             cancel: claimed.row.cancel,
-            resumed,
             staged: Vec::new(),
             children: Vec::new(),
             child_ended: None,
@@ -154,7 +180,7 @@ impl Journal {
         if self.staged.is_empty() {
             return Ok(Commit::Done);
         }
-        let mut wait_ms = 100;
+        let mut wait = Wait::default();
         let mut unsure = false;
         loop {
             let fence = Fence { run: self.run.id().clone(), epoch: self.epoch, seq: self.committed_seq };
@@ -174,9 +200,7 @@ impl Journal {
                 Err(store::Error::Full(why) | store::Error::Unavailable(why)) => {
                     // Whether the transaction took place is not known: look before writing it again.
                     unsure = true;
-                    tracing::error!(run_id = %self.run.id(), error = %why, wait_ms, "cannot write the journal; the run waits");
-                    sleep(Duration::from_millis(wait_ms)).await;
-                    wait_ms = (wait_ms * 2).min(5_000);
+                    wait.out(self.run.id(), &why).await;
                 }
                 Err(store::Error::Fenced | store::Error::Ended) => return Err(Stop::Fenced),
                 Err(store::Error::Behind { .. }) if unsure && self.find_committed().await? => return Ok(Commit::Done),
@@ -219,16 +243,15 @@ impl Journal {
 
     /// Looks whether a transaction whose answer was lost took place, and publishes it if so.
     async fn find_committed(&mut self) -> Result<bool, Stop> {
-        let news = self.store.load(self.run.id(), self.committed_seq, PAGE_EVENTS).await.map_err(Stop::Store)?;
+        let news = patiently(self.run.id(), || self.store.load(self.run.id(), self.committed_seq, PAGE_EVENTS)).await?;
         let ours: Vec<&Recorded> = news.iter().filter(|recorded| !matches!(recorded.event, Event::ChildEnded(_))).collect();
         let found = ours.first().is_some_and(|first| first.epoch == self.epoch && self.staged.first() == Some(&first.event));
         if !found {
             return Ok(false);
         }
-        let row = self.store.get(self.run.id()).await.map_err(Stop::Store)?;
-        let tree_news =
-            self.store.load_tree(&row.summary.root, news.first().map_or(0, |first| first.tree_seq.saturating_sub(1)), PAGE_EVENTS);
-        let tree_news = tree_news.await.map_err(Stop::Store)?;
+        let before = news.first().map_or(0, |first| first.tree_seq.saturating_sub(1));
+        let root = self.run.created.root.clone();
+        let tree_news = patiently(self.run.id(), || self.store.load_tree(&root, before, PAGE_EVENTS)).await?;
         self.reload().await?;
         self.committed(tree_news);
         self.refresh().await?;
@@ -240,7 +263,7 @@ impl Journal {
     /// # Errors
     /// [`Stop`] if the run must be let go.
     pub async fn catch_up(&mut self) -> Result<(), Stop> {
-        let news = self.store.load(self.run.id(), self.committed_seq, PAGE_EVENTS).await.map_err(Stop::Store)?;
+        let news = patiently(self.run.id(), || self.store.load(self.run.id(), self.committed_seq, PAGE_EVENTS)).await?;
         if news.is_empty() {
             return Ok(());
         }
@@ -259,7 +282,7 @@ impl Journal {
     /// # Errors
     /// [`Stop::Store`] if the store cannot say.
     pub async fn refresh(&mut self) -> Result<(), Stop> {
-        self.path = self.store.path(self.run.id()).await.map_err(Stop::Store)?;
+        self.path = patiently(self.run.id(), || self.store.path(self.run.id())).await?;
         Ok(())
     }
 
@@ -269,7 +292,7 @@ impl Journal {
     /// [`Stop::Store`] if the store cannot say.
     pub async fn read_mark(&mut self) -> Result<(), Stop> {
         if self.cancel.is_none() {
-            self.cancel = self.store.get(self.run.id()).await.map_err(Stop::Store)?.cancel;
+            self.cancel = patiently(self.run.id(), || self.store.get(self.run.id())).await?.cancel;
         }
         Ok(())
     }
@@ -279,8 +302,7 @@ impl Journal {
         self.clear_staged();
         self.reload().await?;
         self.refresh().await?;
-        let row = self.store.get(self.run.id()).await.map_err(Stop::Store)?;
-        self.cancel = row.cancel;
+        self.cancel = patiently(self.run.id(), || self.store.get(self.run.id())).await?.cancel;
         for event in results {
             self.stage(event)?;
         }
@@ -288,7 +310,7 @@ impl Journal {
     }
 
     async fn reload(&mut self) -> Result<(), Stop> {
-        let journal = read_all(&*self.store, self.run.id()).await.map_err(Stop::Store)?;
+        let journal = patiently(self.run.id(), || read_all(&*self.store, self.run.id())).await?;
         if let Some(run) = Run::fold(&journal)? {
             self.committed_seq = run.summary.seq;
             self.run = run;

@@ -1,7 +1,9 @@
 //! Taking up runs that have no driver: at the daemon's start, on resume, and to end them on cancel.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use futures_util::{StreamExt, stream};
 
 use super::supervisor::Runtime;
 use super::tree::Tree;
@@ -10,64 +12,72 @@ use crate::kernel::agent::LimitsPatch;
 use crate::kernel::event::{CallFailure, Cause, Event};
 use crate::kernel::next::{Around, Next, next};
 use crate::kernel::{Limits, Outcome, Run, RunId, State};
-use crate::store::{Batch, CancelMark, Fence, Row};
+use crate::store::{self, Batch, CancelMark, Fence, Row};
+
+/// Trees that are opened beside each other at the start.
+const TREES_AT_ONCE: usize = 32;
 
 impl Runtime {
-    /// Takes over what an earlier daemon left unfinished: parents first, so that children find their tokens.
+    /// Takes over what an earlier daemon left unfinished.
     pub(super) async fn recover(&self) -> Result<(), Error> {
         let rows = self.store().unfinished().await?;
         if rows.is_empty() {
             return Ok(());
         }
         tracing::info!(runs = rows.len(), "taking up unfinished runs");
-        if let Err(error) = self.note_crashes(&rows).await {
-            tracing::error!(%error, "a crash could not be noted; each run notes it for itself");
-        }
-        let mut unusable: HashMap<RunId, String> = HashMap::new();
+        let mut trees: BTreeMap<RunId, Vec<Row>> = BTreeMap::new();
         for row in rows {
-            let root = row.summary.root.clone();
-            let tree = match (unusable.get(&root), self.tree(&root).await) {
-                (None, Ok(tree)) => tree,
-                (Some(why), _) => {
-                    self.set_aside(&row.summary.id, "TREE_UNUSABLE", why.clone());
-                    continue;
-                }
-                (None, Err(error)) => {
-                    tracing::error!(run_id = %row.summary.id, %error, "the run is set aside");
-                    let reason = if matches!(error, Error::Store(_)) { "JOURNAL_UNREADABLE" } else { "TREE_UNUSABLE" };
-                    self.set_aside(&row.summary.id, reason, error.to_string());
-                    unusable.insert(root, error.to_string());
-                    continue;
-                }
-            };
+            trees.entry(row.summary.root.clone()).or_default().push(row);
+        }
+        let taken = trees.into_iter().map(|(root, rows)| {
+            let runtime = self.clone();
+            async move { runtime.take_up_or_set_aside(&root, &rows).await }
+        });
+        stream::iter(taken).buffer_unordered(TREES_AT_ONCE).collect::<()>().await;
+        Ok(())
+    }
+
+    async fn take_up_or_set_aside(&self, root: &RunId, rows: &[Row]) {
+        let taken = async { self.take_up(&self.tree(root).await?, rows).await };
+        let Err(error) = taken.await else { return };
+        tracing::error!(root_id = %root, %error, "the tree is set aside");
+        let reason = if matches!(error, Error::Store(_)) { "JOURNAL_UNREADABLE" } else { "TREE_UNUSABLE" };
+        for row in rows {
+            self.set_aside(root, &row.summary.id, reason, error.to_string());
+        }
+    }
+
+    /// Gives every unfinished run of a tree a driver, parents first so that children find their tokens. That a daemon
+    /// died is written for all of them before any of them goes on: they write beside each other afterwards, and one that
+    /// had not begun could be the first.
+    async fn take_up(&self, tree: &Arc<Tree>, rows: &[Row]) -> Result<(), Error> {
+        for row in rows.iter().filter(|row| row.summary.state == State::Running) {
+            let resumed = vec![Event::RunResumed { cause: Cause::Crash, actor: String::new() }];
+            self.resume_run(tree, &row.summary.id, State::Running, resumed).await?;
+        }
+        for row in rows {
+            self.take_back(&row.summary.id);
             let parent = row.summary.parent.as_ref().map(|parent| parent.run.clone());
-            self.start_driver(&tree, row.summary.id, parent.as_ref());
+            self.start_driver(tree, row.summary.id.clone(), parent.as_ref());
         }
         Ok(())
     }
 
-    /// Writes that a tree was cut before anything else of it is written. Its runs are taken up beside each other, and one
-    /// that had not begun, or was drained, could be the first to write: its spans would begin within a segment that is
-    /// over. A tree that this daemon cannot use is told of when its runs are set aside.
-    async fn note_crashes(&self, rows: &[Row]) -> Result<(), Error> {
-        let has_fresh: HashSet<&RunId> = rows
-            .iter()
-            .filter(|row| !matches!(row.summary.state, State::Running | State::Cancelling))
-            .map(|row| &row.summary.root)
-            .collect();
-        let mut noted: HashSet<&RunId> = HashSet::new();
-        for row in rows.iter().filter(|row| row.summary.state == State::Running && has_fresh.contains(&row.summary.root)) {
-            let (run, root) = (&row.summary.id, &row.summary.root);
-            if noted.contains(root) {
-                continue;
-            }
-            let Ok(tree) = self.tree(root).await else { continue };
-            noted.insert(root);
-            let claimed = self.claim(run).await?;
-            let resumed = vec![Event::RunResumed { cause: Cause::Crash, actor: String::new() }];
-            self.commit_resumed(&tree, run, claimed.row.epoch, claimed.row.summary.seq, resumed).await?;
+    /// Writes that a run goes on, if it stands as `found` and nobody wants its end. Returns whether it was written.
+    async fn resume_run(&self, tree: &Tree, run: &RunId, found: State, events: Vec<Event>) -> Result<bool, Error> {
+        let row = match self.store().claim(run).await {
+            Ok(claimed) => claimed.row,
+            Err(store::Error::Ended) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        if row.summary.state != found || (found == State::Suspended && row.cancel.is_some()) {
+            return Ok(false);
         }
-        Ok(())
+        let fence = Fence { run: run.clone(), epoch: row.epoch, seq: row.summary.seq };
+        let batch = Batch { events, time_us: self.clock().now_us().max(row.summary.updated_us), ..Batch::default() };
+        let appended = self.store().append(fence, batch).await?;
+        tree.feed.publish(appended.recorded);
+        Ok(true)
     }
 
     /// Cancels a run and everything below it. The request is durable before any token fires.
@@ -82,26 +92,12 @@ impl Runtime {
     async fn cancel_now(&self, run: &RunId, actor: &str, reason: &str, wait: bool) -> Result<Receipt, Error> {
         let now_us = self.clock().now_us();
         let mark = CancelMark { actor: actor.to_owned(), reason: reason.to_owned(), time_us: now_us };
-        let before = self.store().cancel(run, mark).await?;
-        let unfinished: Vec<&Row> = before.iter().filter(|row| row.summary.state != State::Ended).collect();
-        if let Some(first) = unfinished.first() {
-            let root = first.summary.root.clone();
-            if let Some(tree) = self.live_tree(&root) {
-                tree.cancel(run);
-            }
-            // Runs that nobody drives (suspended ones) are driven to their end.
-            let tree = self.tree(&root).await?;
-            for row in &unfinished {
-                // Each of them: a run that was resumed has another token than the one its children were seated under.
-                tree.cancel(&row.summary.id);
-                let parent = row.summary.parent.as_ref().map(|parent| parent.run.clone());
-                self.start_driver(&tree, row.summary.id.clone(), parent.as_ref());
-            }
-            if wait {
-                self.wait_until_left(&tree, &unfinished).await;
-            }
-            self.forget_if_idle(tree);
-        }
+        let summary = self.store().get(run).await?.summary;
+        let before = if summary.state == State::Ended {
+            self.store().cancel(run, mark).await?
+        } else {
+            self.cancel_unfinished(run, &summary.root, mark, wait).await?
+        };
         let row = self.get(run).await?;
         if !wait {
             return Ok(Receipt { row, runs: Vec::new(), quiescent_ms: 0 });
@@ -112,6 +108,38 @@ impl Runtime {
         }
         let quiescent_ms = runs.iter().map(|receipt| receipt.quiescent_ms).max().unwrap_or(0);
         Ok(Receipt { row, runs, quiescent_ms })
+    }
+
+    /// Marks a run and everything below it, fires their tokens, and sees that each of them has a driver. Returns the rows
+    /// as they were when they were marked.
+    async fn cancel_unfinished(&self, run: &RunId, root: &RunId, mark: CancelMark, wait: bool) -> Result<Vec<Row>, Error> {
+        let tree = match self.tree(root).await {
+            Ok(tree) => tree,
+            Err(error) => {
+                // Nobody can drive it here; the mark is written all the same, for the daemon that can.
+                self.store().cancel(run, mark).await?;
+                return Err(error);
+            }
+        };
+        let commands = tree.commands.lock().await;
+        let before = self.store().cancel(run, mark).await?;
+        let unfinished: Vec<&Row> = before.iter().filter(|row| row.summary.state != State::Ended).collect();
+        for row in &unfinished {
+            // Each of them: a run that was resumed has another token than the one its children were seated under.
+            tree.cancel(&row.summary.id);
+        }
+        // Runs that nobody drives (suspended ones) are driven to their end.
+        for row in &unfinished {
+            let parent = row.summary.parent.as_ref().map(|parent| parent.run.clone());
+            self.take_back(&row.summary.id);
+            self.start_driver(&tree, row.summary.id.clone(), parent.as_ref());
+        }
+        drop(commands);
+        if wait {
+            self.wait_until_left(&tree, &unfinished).await;
+        }
+        self.forget_if_idle(tree);
+        Ok(before)
     }
 
     async fn wait_until_left(&self, tree: &Tree, rows: &[&Row]) {
@@ -168,65 +196,82 @@ impl Runtime {
     pub async fn resume(&self, run: &RunId, limits: LimitsPatch, actor: &str, reason: &str) -> Result<Row, Error> {
         let (runtime, run, actor, reason) = (self.clone(), run.clone(), actor.to_owned(), reason.to_owned());
         self.detached(Box::pin(async move {
-            let row = runtime.get(&run).await?;
-            runtime.check_resumable(&row)?;
+            runtime.check_resumable(&runtime.get(&run).await?)?;
             let tree = runtime.tree(&run).await?;
-            let resumed = runtime.resume_now(&tree, &row, limits, &actor, &reason).await;
+            let commands = tree.commands.lock().await;
+            let resumed = runtime.resume_now(&tree, &run, limits, &actor, &reason).await;
+            drop(commands);
             runtime.forget_if_idle(tree);
             resumed
         }))
         .await
     }
 
-    async fn resume_now(&self, tree: &Arc<Tree>, row: &Row, limits: LimitsPatch, actor: &str, reason: &str) -> Result<Row, Error> {
-        let run = &row.summary.id;
+    async fn resume_now(&self, tree: &Arc<Tree>, run: &RunId, limits: LimitsPatch, actor: &str, reason: &str) -> Result<Row, Error> {
         if self.is_draining() {
             return Err(Error::Draining);
         }
+        // The store's own row: what is shown as suspended may be a run that this daemon could not drive so far.
+        let row = self.store().get(run).await?;
+        if row.summary.state != State::Suspended && self.is_set_aside(run) {
+            return self.try_again(tree, run, &limits).await;
+        }
+        self.check_resumable(&row)?;
         // The suspension may have been seen before its driver has left, and no second driver is seated beside it.
-        self.wait_until_left(tree, &[row]).await;
+        self.wait_until_left(tree, &[&row]).await;
         let folded = self.load(run).await?;
         let limits = (!limits.is_empty()).then(|| limits.over(folded.summary.limits));
         if let Some(limits) = &limits {
             self.check_ceilings(limits)?;
         }
         self.check_goes_on(&folded, limits.as_ref()).await?;
-        let claimed = self.claim(run).await?;
         let mut events = Vec::with_capacity(2);
         if let Some(limits) = limits {
             events.push(Event::LimitsChanged { limits, actor: actor.to_owned(), reason: reason.to_owned() });
         }
         events.push(Event::RunResumed { cause: Cause::User, actor: actor.to_owned() });
-        // A second resume at the same moment claims too, and one of the two fences the other out.
-        self.commit_resumed(tree, run, claimed.row.epoch, claimed.row.summary.seq, events).await?;
-        let mut children: Vec<(RunId, Option<RunId>)> = Vec::new();
-        for child in self.store().subtree(run).await?.into_iter().skip(1) {
-            if child.summary.state == State::Suspended {
-                children.push((child.summary.id.clone(), child.summary.parent.as_ref().map(|parent| parent.run.clone())));
-                let child_run = child.summary.id.clone();
-                self.wait_until_left(tree, &[&child]).await;
-                let claimed = self.claim(&child_run).await?;
-                let resumed = vec![Event::RunResumed { cause: Cause::User, actor: actor.to_owned() }];
-                self.commit_resumed(tree, &child_run, claimed.row.epoch, claimed.row.summary.seq, resumed).await?;
-            }
+        if !self.resume_run(tree, run, State::Suspended, events).await? {
+            return Err(Error::NotSuspended(run.clone()));
         }
-        // The root must not find its children still suspended: it would stop again for their sake.
-        for (child, _) in &children {
-            tree.note_resumed(child);
-        }
+        // The root is durable and must have its driver now, whatever becomes of its children.
+        let (children, result) = self.resume_children(tree, run, actor).await;
         self.start_driver(tree, run.clone(), None);
         for (child, parent) in children {
             self.start_driver(tree, child, parent.as_ref());
         }
+        result?;
         self.get(run).await
     }
 
-    async fn commit_resumed(&self, tree: &Tree, run: &RunId, epoch: u64, seq: u64, events: Vec<Event>) -> Result<(), Error> {
-        let fence = Fence { run: run.clone(), epoch, seq };
-        let batch = Batch { events, time_us: self.clock().now_us(), ..Batch::default() };
-        let appended = self.store().append(fence, batch).await?;
-        tree.feed.publish(appended.recorded);
-        Ok(())
+    /// Lets the suspended runs below a root go on. One that ended or is to be cancelled meanwhile is left alone. Returns
+    /// those that go on, each with its parent, also where the store failed in the middle.
+    async fn resume_children(&self, tree: &Tree, root: &RunId, actor: &str) -> (Vec<(RunId, Option<RunId>)>, Result<(), Error>) {
+        let mut children: Vec<(RunId, Option<RunId>)> = Vec::new();
+        let resumed = async {
+            for child in self.store().subtree(root).await?.into_iter().skip(1).filter(|child| child.summary.state == State::Suspended) {
+                self.wait_until_left(tree, &[&child]).await;
+                let events = vec![Event::RunResumed { cause: Cause::User, actor: actor.to_owned() }];
+                if self.resume_run(tree, &child.summary.id, State::Suspended, events).await? {
+                    // The root must not find it still suspended: it would stop again for its sake.
+                    tree.note_resumed(&child.summary.id);
+                    children.push((child.summary.id.clone(), child.summary.parent.map(|parent| parent.run)));
+                }
+            }
+            Ok(())
+        };
+        let result = resumed.await;
+        (children, result)
+    }
+
+    /// Takes up a tree that this daemon could not drive before.
+    async fn try_again(&self, tree: &Arc<Tree>, run: &RunId, limits: &LimitsPatch) -> Result<Row, Error> {
+        if !limits.is_empty() {
+            let words = "it was set aside in the middle of a turn; resume it without new limits first, and set them once it is suspended";
+            return Err(Error::SetAside(words.to_owned()));
+        }
+        let rows: Vec<Row> = self.store().subtree(run).await?.into_iter().filter(|row| row.summary.state != State::Ended).collect();
+        self.take_up(tree, &rows).await?;
+        self.get(run).await
     }
 
     fn check_resumable(&self, row: &Row) -> Result<(), Error> {

@@ -17,14 +17,13 @@ use tokio_util::task::TaskTracker;
 use super::clock::Clock;
 use super::driver::{Driver, Left};
 use super::feed::Feed;
-use super::journal::{Journal, Stop, read_all};
+use super::journal::{Journal, Stop, patiently, read_all};
 use super::tree::{Seat, Tree};
 use super::{Config, Error};
-use crate::kernel::event::Event;
 use crate::kernel::{Outcome, Price, Recorded, Run, RunId, State};
 use crate::provider::price::Book;
 use crate::provider::{Provider, Providers};
-use crate::store::{self, Claimed, Page, Query, Row, Store};
+use crate::store::{self, Page, Query, Row, Store};
 use crate::telemetry::Telemetry;
 use crate::tool::Registry;
 use crate::workflow::Plan;
@@ -266,7 +265,9 @@ impl Runtime {
             feed.open(&self.read_tree(root, 0).await?);
         }
         let tree = Arc::new(Tree::new(root.clone(), plan, run.created.inputs.clone(), registry, feed));
-        for row in rows.iter().filter(|row| row.summary.state == State::Suspended) {
+        // A drained run goes on at once, so nobody stops for its sake.
+        let rests = |row: &&Row| row.summary.state == State::Suspended && row.summary.outcome != Some(Outcome::Drained);
+        for row in rows.iter().filter(rests) {
             tree.note_suspended(&row.summary.id, row.summary.outcome.unwrap_or(Outcome::InDoubt));
         }
         Ok(lock(&self.inner.trees).entry(root.clone()).or_insert(tree).clone())
@@ -301,22 +302,27 @@ impl Runtime {
     async fn drive(self, tree: Arc<Tree>, run: RunId, parent: Option<RunId>, seat: Seat) {
         let driving = AssertUnwindSafe(self.drive_claimed(tree.clone(), run.clone(), seat)).catch_unwind();
         let driven = driving.await;
-        // One process owns the store, so only a command of this one (a resume that met a cancel) can have fenced the
-        // driver out: the run is taken up again as that command left it.
+        // One process owns the store, so only a command of this one can have fenced the driver out: the run is taken up
+        // again as that command left it.
         let fenced = matches!(&driven, Ok(Err(Stop::Fenced)));
         let suspended = match driven {
             Ok(Ok(Left::Ended)) => None,
             Ok(Ok(Left::Suspended(outcome))) => Some(outcome),
-            Ok(Err(stop)) => self.let_go(&run, &stop),
+            Ok(Err(stop)) => self.let_go(&tree.root, &run, &stop),
             Err(_) => {
                 tracing::error!(run_id = %run, "the driver panicked; the run is taken up at the next start");
-                self.set_aside(&run, "DRIVER_PANICKED", "its driver panicked; restart the daemon to take it up again".to_owned());
+                self.set_aside(
+                    &tree.root,
+                    &run,
+                    "DRIVER_PANICKED",
+                    "its driver panicked; restart the daemon to take it up again".to_owned(),
+                );
                 Some(Outcome::InDoubt)
             }
         };
         tree.leave(&run, suspended);
-        if suspended.is_some() {
-            self.ring_parent(&tree, &run).await;
+        if let Some(parent) = parent.as_ref().filter(|_| suspended.is_some()) {
+            tree.wake(parent);
         }
         if fenced && !self.is_draining() {
             self.start_driver(&tree, run, parent.as_ref());
@@ -332,17 +338,15 @@ impl Runtime {
     }
 
     async fn drive_claimed(&self, tree: Arc<Tree>, run: RunId, mut seat: Seat) -> Result<Left, Stop> {
-        let claimed = match self.store().claim(&run).await {
+        let claimed = match patiently(&run, || self.store().claim(&run)).await {
             Ok(claimed) => claimed,
-            Err(store::Error::Ended) => return Ok(Left::Ended),
-            Err(error) => return Err(Stop::Store(error)),
+            Err(Stop::Store(store::Error::Ended)) => return Ok(Left::Ended),
+            Err(stop) => return Err(stop),
         };
-        let journal = read_all(&**self.store(), &run).await.map_err(Stop::Store)?;
+        let journal = patiently(&run, || read_all(&**self.store(), &run)).await?;
         let Some(folded) = Run::fold(&journal)? else { return Err(Stop::Store(store::Error::NotFound(run))) };
-        let resumed =
-            journal.last().is_some_and(|last| matches!(last.event, Event::RunResumed { .. }) && last.epoch + 1 == claimed.row.epoch);
         seat.deadline_us = tree.bound(&run, self.path_deadline_us(&tree, &folded).await?);
-        let pen = Journal::new(self.store().clone(), tree.clone(), self.clock(), folded, claimed, resumed);
+        let pen = Journal::new(self.store().clone(), tree.clone(), self.clock(), folded, claimed);
         Driver::new(self.clone(), tree, pen, seat).drive().await
     }
 
@@ -362,7 +366,7 @@ impl Runtime {
             if let Some(known_us) = tree.deadline_us(&id) {
                 return Ok(deadline_us.min(known_us));
             }
-            let journal = read_all(&**self.store(), &id).await.map_err(Stop::Store)?;
+            let journal = patiently(&id, || read_all(&**self.store(), &id)).await?;
             let Some(parent) = Run::fold(&journal)? else { break };
             deadline_us = deadline_us.min(self.deadline_us(&parent));
             above = parent.created.parent.as_ref().map(|parent| parent.run.clone());
@@ -370,7 +374,7 @@ impl Runtime {
         Ok(deadline_us)
     }
 
-    fn let_go(&self, run: &RunId, stop: &Stop) -> Option<Outcome> {
+    fn let_go(&self, root: &RunId, run: &RunId, stop: &Stop) -> Option<Outcome> {
         match stop {
             Stop::Fenced => {
                 tracing::warn!(run_id = %run, "another owner has taken the run over");
@@ -378,17 +382,9 @@ impl Runtime {
             }
             Stop::Illegal(_) | Stop::Store(_) => {
                 tracing::error!(run_id = %run, error = %stop, "the run is set aside");
-                self.set_aside(run, "JOURNAL_UNREADABLE", stop.to_string());
+                self.set_aside(root, run, "JOURNAL_UNREADABLE", stop.to_string());
                 Some(Outcome::InDoubt)
             }
-        }
-    }
-
-    async fn ring_parent(&self, tree: &Arc<Tree>, run: &RunId) {
-        if let Ok(row) = self.store().get(run).await
-            && let Some(parent) = row.summary.parent
-        {
-            tree.wake(&parent.run);
         }
     }
 
@@ -408,9 +404,20 @@ impl Runtime {
         lock(&self.inner.trees).get(root).cloned()
     }
 
-    /// Notes that this daemon cannot drive a run; nothing is written to its journal.
-    pub(super) fn set_aside(&self, run: &RunId, reason: &'static str, message: String) {
+    /// Notes that this daemon cannot drive a run; nothing is written to its journal, so watchers are told apart from it.
+    pub(super) fn set_aside(&self, root: &RunId, run: &RunId, reason: &'static str, message: String) {
         lock(&self.inner.set_aside).insert(run.clone(), (reason, message));
+        self.feed(root).look_again();
+    }
+
+    /// Returns whether this daemon could not drive a run.
+    pub(super) fn is_set_aside(&self, run: &RunId) -> bool {
+        lock(&self.inner.set_aside).contains_key(run)
+    }
+
+    /// Forgets that a run could not be driven: it is about to be tried again.
+    pub(super) fn take_back(&self, run: &RunId) {
+        lock(&self.inner.set_aside).remove(run);
     }
 
     /// Returns a row as people shall see it: a run that was set aside is suspended, whatever its journal says, and one
@@ -432,11 +439,6 @@ impl Runtime {
             row.summary.message.clone_from(message);
         }
         row
-    }
-
-    /// Claims a run for one commit of the supervisor's own.
-    pub(super) async fn claim(&self, run: &RunId) -> Result<Claimed, Error> {
-        Ok(self.store().claim(run).await?)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio_util::sync::CancellationToken;
 
 use super::feed::Feed;
@@ -28,6 +28,9 @@ pub struct Tree {
     pub settled: Notify,
     /// Fires whenever a driver began or left.
     pub changed: Notify,
+    /// Held by a command (cancel, resume) from its look at the tree until its drivers are seated, so that no two commands
+    /// act on the same look.
+    pub commands: AsyncMutex<()>,
     /// The root of the tree's tokens.
     token: CancellationToken,
     members: Mutex<HashMap<RunId, Member>>,
@@ -64,6 +67,7 @@ impl Tree {
             feed,
             settled: Notify::new(),
             changed: Notify::new(),
+            commands: AsyncMutex::new(()),
             token: CancellationToken::new(),
             members: Mutex::new(HashMap::new()),
         }

@@ -23,6 +23,7 @@ struct Watcher {
     cursor: u64,
     read: VecDeque<Arc<Recorded>>,
     live: broadcast::Receiver<Live>,
+    asides: tokio::sync::watch::Receiver<u64>,
     /// Keeps the feed alive while somebody watches.
     _feed: Arc<Feed>,
     /// Whether the journal is to be read before listening goes on.
@@ -57,6 +58,7 @@ impl Runtime {
             members,
             read: VecDeque::new(),
             live,
+            asides: feed.asides(),
             _feed: feed,
             behind: true,
             over: false,
@@ -104,7 +106,14 @@ impl Watcher {
                     }
                 }
             }
-            match self.live.recv().await {
+            let heard = tokio::select! {
+                heard = self.live.recv() => heard,
+                Ok(()) = self.asides.changed() => {
+                    self.behind = true;
+                    continue;
+                }
+            };
+            match heard {
                 Ok(Live::Recorded(recorded)) if recorded.tree_seq <= self.cursor => {}
                 Ok(Live::Recorded(recorded)) if recorded.tree_seq == self.cursor + 1 => self.read.push_back(recorded),
                 Ok(Live::Recorded(_)) | Err(RecvError::Lagged(_)) => self.behind = true,

@@ -90,6 +90,7 @@ impl TreeSpans {
         let mut tree = Self::new();
         let mut spans: Vec<Span> =
             journal.into_iter().flat_map(|recorded| tree.on(recorded)).filter(|span| span.kind != Kind::Server).collect();
+        let now_us = now_us.max(tree.last_us);
         for run in tree.parents_first() {
             for mut span in tree.close_segment(&run, now_us, None) {
                 span.set(n::WREN_UNFINISHED, Attribute::Bool(true));
@@ -140,9 +141,10 @@ impl TreeSpans {
                 Vec::new()
             }
             Event::CallEnded(call) => run.end_call(call, now_us, &totals),
-            Event::RunSuspended { outcome, .. } => self.close_segment(id, now_us, Some(*outcome)),
-            Event::RunEnded(ended) => self.close_segment(id, now_us, Some(ended.outcome)),
+            Event::RunSuspended { outcome, .. } => self.stop(id, now_us, *outcome),
+            Event::RunEnded(ended) => self.stop(id, now_us, ended.outcome),
             Event::CancelRequested { reason, .. } => {
+                run.opened_for_child = false;
                 self.open_segment(id, now_us, Began::Cancelled);
                 self.note_cancel(id, reason);
                 Vec::new()
@@ -184,12 +186,20 @@ impl TreeSpans {
                 Some(self.open_workflow(id, &created, segment, now_us, began))
             }
             Some(parent) => {
-                self.open_segment(&parent.run, now_us, began);
+                self.open_segment_for_child(&parent.run, now_us, began);
                 self.runs.get(&parent.run).and_then(|above| above.span_above_child(&parent.call_id))
             }
         };
         if let Some(run) = self.runs.get_mut(id) {
             run.open_segment(&self.trace_id, parent, began.name(), now_us);
+        }
+    }
+
+    fn open_segment_for_child(&mut self, id: &RunId, now_us: i64, began: Began) {
+        let was_open = self.runs.get(id).is_some_and(RunSpans::is_open);
+        self.open_segment(id, now_us, began);
+        if let Some(run) = self.runs.get_mut(id) {
+            run.opened_for_child |= !was_open;
         }
     }
 
@@ -228,6 +238,7 @@ impl TreeSpans {
 
     fn resume(&mut self, id: &RunId, began: Began, now_us: i64) -> Vec<Span> {
         let Some(run) = self.runs.get_mut(id) else { return Vec::new() };
+        run.opened_for_child = false;
         if std::mem::take(&mut run.opened_early) {
             // Its segment was opened when another run of the tree was taken up.
             return Vec::new();
@@ -275,11 +286,33 @@ impl TreeSpans {
         runs.into_iter().map(|(_, id)| id.clone()).collect()
     }
 
+    /// Ends a run's segment, and those above it that were opened for its sake alone: the runs above may stay suspended
+    /// for days.
+    fn stop(&mut self, id: &RunId, now_us: i64, outcome: Outcome) -> Vec<Span> {
+        let mut spans = self.close_segment(id, now_us, Some(outcome));
+        let mut above = self.parent_of(id);
+        while let Some(parent) = above {
+            let is_needed =
+                self.runs.values().any(|run| run.is_open() && run.created.parent.as_ref().is_some_and(|above| above.run == parent));
+            if is_needed || !self.runs.get(&parent).is_some_and(|run| run.opened_for_child) {
+                break;
+            }
+            spans.append(&mut self.close_segment(&parent, now_us, None));
+            above = self.parent_of(&parent);
+        }
+        spans
+    }
+
+    fn parent_of(&self, id: &RunId) -> Option<RunId> {
+        Some(self.runs.get(id)?.created.parent.as_ref()?.run.clone())
+    }
+
     /// Ends every open span of a run's segment, the innermost first.
     fn close_segment(&mut self, id: &RunId, now_us: i64, outcome: Option<Outcome>) -> Vec<Span> {
         let totals = self.totals;
         let Some(run) = self.runs.get_mut(id) else { return Vec::new() };
         run.opened_early = false;
+        run.opened_for_child = false;
         let mut spans = run.close_segment(now_us, outcome, &totals);
         let own = run.totals;
         if self.root.as_ref() == Some(id)

@@ -1,5 +1,6 @@
 //! The runtime on the in-memory store: whole trees without programs or sockets.
 
+mod commands;
 mod crash;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,11 @@ impl Bench {
         // The workspace lies apart from the daemon's own files.
         std::fs::create_dir_all(dir.path().join("work/docs")).unwrap();
         std::fs::write(dir.path().join("work/docs/a.txt"), "a line\n").unwrap();
+        Self::on_bare(store, dir).await
+    }
+
+    /// A runtime whose workspace is left as it is.
+    pub async fn on_bare(store: Arc<dyn Store>, dir: Arc<tempfile::TempDir>) -> Self {
         let config = runtime::Config {
             data_dir: dir.path().join("data"),
             ceilings: Config::CEILINGS,

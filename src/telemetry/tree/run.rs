@@ -22,6 +22,8 @@ pub(super) struct RunSpans {
     trace_id: String,
     /// Whether the present segment was opened for another run's sake: the fact of its own is still to come.
     pub(super) opened_early: bool,
+    /// Whether the present segment is there only because a child's is: no fact of its own has come.
+    pub(super) opened_for_child: bool,
     pub(super) agent: Option<Span>,
     pub(super) turn: Option<Span>,
     pub(super) turn_index: u32,
@@ -71,6 +73,7 @@ impl RunSpans {
             segment: 0,
             trace_id: String::new(),
             opened_early: false,
+            opened_for_child: false,
             agent: None,
             turn: None,
             turn_index: 0,
