@@ -37,6 +37,8 @@ pub struct Options {
     pub listen: Option<Address>,
     /// The rest.
     pub config: Config,
+    /// Whether what an earlier daemon left unfinished goes on by itself.
+    pub takes_up: bool,
 }
 
 /// Why a daemon cannot start or go on.
@@ -107,6 +109,7 @@ pub async fn start(options: Options) -> Result<Daemon, Error> {
         turns_in_flight_max: config.turns_in_flight_max.unwrap_or(256),
         trees_max: config.trees_max.unwrap_or(10_000),
         drain_timeout_ms: config.drain_timeout.map_or(30_000, |span| span.0),
+        takes_up: options.takes_up,
     };
     let environment = |name: &str| std::env::var(name).ok();
     let providers = Providers::from_env_and_config(&environment, &config.providers).map_err(|error| Error::Config(error.to_string()))?;
@@ -130,7 +133,8 @@ pub async fn start(options: Options) -> Result<Daemon, Error> {
     Ok(Daemon { api, listener, policy })
 }
 
-/// Starts a daemon inside the calling process, on a store of its own, for one command.
+/// Starts a daemon inside the calling process, on a store of its own, for one command. It lives for that command alone,
+/// so a look at old runs neither runs tools nor spends money: what an earlier one left unfinished waits to be resumed.
 ///
 /// # Errors
 /// As [`start`].
@@ -140,7 +144,7 @@ pub async fn local(data_dir: Option<PathBuf>, config: Config) -> Result<Local, E
         None => default_data_dir()?.join("local"),
     };
     let address = Address::Unix(data_dir.join("wrend.sock"));
-    match start(Options { data_dir: Some(data_dir), listen: Some(address), config }).await {
+    match start(Options { data_dir: Some(data_dir), listen: Some(address), config, takes_up: false }).await {
         Ok(daemon) => Ok(Local::Here(Box::new(daemon))),
         Err(Error::Listen(listen::Error::InUse(address))) => Ok(Local::Elsewhere(address)),
         Err(error) => Err(error),

@@ -70,7 +70,7 @@ async fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     log(args.log, &config)?;
     // Before anything is taken over, so that no signal is met by the default of dying.
     let (mut first, mut second) = (Signals::new()?, Signals::new()?);
-    let daemon = daemon::start(Options { data_dir: args.data_dir, listen: args.listen, config }).await?;
+    let daemon = daemon::start(Options { data_dir: args.data_dir, listen: args.listen, config, takes_up: true }).await?;
     writeln!(std::io::stdout(), "wrend {} serving on {}", env!("CARGO_PKG_VERSION"), daemon.address())?;
     let impatient = async {
         second.next().await;

@@ -146,6 +146,7 @@ fn classified(status: u16, said: Said) -> Error {
         retryable,
         retry_after_ms: None,
         reply_begun: false,
+        unanswered: false,
     }
 }
 

@@ -161,12 +161,16 @@ impl Endpoint {
         } else {
             format!("the answer stalled: nothing came for {} s", idle_ms / 1000)
         };
-        failure(Abort::NoAnswer, true, message)
+        Error { unanswered: is_first, ..failure(Abort::NoAnswer, true, message) }
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Error {
-        let advice = if error.is_connect() { "; is a server listening there?" } else { "" };
-        failure(Abort::Network, true, format!("no connection to {}: {}{advice}", self.base_url, causes(error)))
+        let cause = causes(error);
+        if error.is_connect() {
+            return failure(Abort::Network, true, format!("no connection to {}: {cause}; is a server listening there?", self.base_url));
+        }
+        let message = format!("the connection to {} was lost before an answer: {cause}", self.base_url);
+        Error { unanswered: true, ..failure(Abort::Network, true, message) }
     }
 
     async fn refused(&self, mut response: Response, model: &str) -> Error {
@@ -235,5 +239,5 @@ fn causes(error: &reqwest::Error) -> String {
 }
 
 fn failure(kind: Abort, retryable: bool, message: String) -> Error {
-    Error { kind, message, code: None, http_status: None, retryable, retry_after_ms: None, reply_begun: false }
+    Error { kind, message, code: None, http_status: None, retryable, retry_after_ms: None, reply_begun: false, unanswered: false }
 }

@@ -90,6 +90,9 @@ pub struct Error {
     pub retry_after_ms: Option<u64>,
     /// Whether any part of a reply had arrived, so that the provider may charge for it.
     pub reply_begun: bool,
+    /// Whether the request went out and nothing came back that says what became of it, so that the provider may charge for
+    /// what it read.
+    pub unanswered: bool,
 }
 
 /// Puts deltas together.

@@ -40,6 +40,8 @@ pub struct Config {
     pub trees_max: usize,
     /// How long a drain waits for turn boundaries, in milliseconds.
     pub drain_timeout_ms: u64,
+    /// Whether what an earlier daemon left unfinished goes on by itself. If not, each such run waits until it is resumed.
+    pub takes_up: bool,
 }
 
 /// A workflow to be run, from a client.

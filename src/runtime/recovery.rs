@@ -37,6 +37,18 @@ impl Runtime {
         Ok(())
     }
 
+    /// Sets aside what an earlier daemon left unfinished, until somebody resumes or cancels it.
+    pub(super) async fn leave_be(&self) -> Result<(), Error> {
+        for row in self.store().unfinished().await? {
+            let (run, root) = (&row.summary.id, &row.summary.root);
+            if row.summary.state != State::Suspended {
+                let words = format!("left unfinished by a process that ended; `wrenctl --local resume {root}` goes on with it");
+                self.set_aside(root, run, "NOT_TAKEN_UP", words);
+            }
+        }
+        Ok(())
+    }
+
     async fn take_up_or_set_aside(&self, root: &RunId, rows: &[Row]) {
         let taken = async { self.take_up(&self.tree(root).await?, rows).await };
         let Err(error) = taken.await else { return };
@@ -240,6 +252,9 @@ impl Runtime {
             self.start_driver(tree, child, parent.as_ref());
         }
         result?;
+        // A daemon that takes nothing up by itself may have left some of them in the middle of a turn.
+        let left = self.store().subtree(run).await?.into_iter().filter(|row| self.is_set_aside(&row.summary.id)).collect::<Vec<_>>();
+        self.take_up(tree, &left).await?;
         self.get(run).await
     }
 

@@ -66,7 +66,7 @@ pub struct Parts {
 }
 
 impl Runtime {
-    /// Starts: takes over every unfinished run of the store, then accepts submissions.
+    /// Starts: takes over every unfinished run of the store, if so configured, then accepts submissions.
     ///
     /// # Errors
     /// Those of the store. A run that cannot be taken over is set aside and stops nobody.
@@ -88,7 +88,11 @@ impl Runtime {
             set_aside: Mutex::default(),
         };
         let runtime = Self { inner: Arc::new(inner) };
-        runtime.recover().await?;
+        if runtime.config().takes_up {
+            runtime.recover().await?;
+        } else {
+            runtime.leave_be().await?;
+        }
         Ok(runtime)
     }
 

@@ -36,6 +36,8 @@ impl Driver {
         };
         let asked_at = Instant::now();
         let mut first_chunk_us = None;
+        // A run whose token has fired before asks nobody: the cut comes first below.
+        let is_sent = !self.seat.token.is_cancelled();
         let mut builder = ReplyBuilder::default();
         let heard = {
             let mut stream = provider.send(request.clone(), self.seat.token.child_token());
@@ -73,9 +75,8 @@ impl Driver {
                     Abort::Timeout => "the run's time was up",
                     _ => "the run was cancelled",
                 };
-                let begun = first_chunk_us.is_some();
                 let closed = aborted(started, reason, message.to_owned());
-                Event::TurnAborted(self.charged(closed, &request, &builder, begun))
+                Event::TurnAborted(self.charged(closed, &request, &builder, is_sent))
             }
         }
     }
@@ -110,20 +111,21 @@ impl Driver {
     }
 
     fn failed(&self, started: &TurnStarted, request: &Request, builder: &ReplyBuilder, error: Error) -> TurnAborted {
-        let begun = error.reply_begun;
+        let may_cost = error.reply_begun || error.unanswered;
         let closed = TurnAborted {
             retryable: error.retryable,
             http_status: error.http_status,
             retry_after_ms: error.retry_after_ms,
             ..aborted(started, error.kind, error.message)
         };
-        self.charged(closed, request, builder, begun)
+        self.charged(closed, request, builder, may_cost)
     }
 
-    /// Settles an attempt that came to nothing: at what was stated, else, if anything had arrived, at an estimate.
-    fn charged(&self, mut closed: TurnAborted, request: &Request, builder: &ReplyBuilder, begun: bool) -> TurnAborted {
+    /// Settles an attempt that came to nothing: at what was stated, else, if the provider may charge for it, at an estimate
+    /// of what it read and had said. A refused request costs nothing.
+    fn charged(&self, mut closed: TurnAborted, request: &Request, builder: &ReplyBuilder, may_cost: bool) -> TurnAborted {
         let stated = builder.usage();
-        if stated.is_none() && !begun {
+        if stated.is_none() && !may_cost {
             return closed;
         }
         let usage = stated.unwrap_or_else(|| estimate(request, builder.output_bytes())).sane();
@@ -147,6 +149,7 @@ fn cut_stream(reply_begun: bool) -> Error {
         retryable: true,
         retry_after_ms: None,
         reply_begun,
+        unanswered: !reply_begun,
     }
 }
 

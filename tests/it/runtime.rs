@@ -48,6 +48,7 @@ impl Bench {
             turns_in_flight_max: 64,
             trees_max: 100,
             drain_timeout_ms: 5_000,
+            takes_up: true,
         };
         let parts = Parts { config, store, providers: Providers::scripted_only(), book: Book::default(), telemetry: Telemetry::default() };
         Self { runtime: Runtime::start(parts).await.unwrap(), dir }
@@ -140,6 +141,10 @@ async fn a_cancel_ends_the_whole_tree_and_says_how() {
     assert_eq!(receipt.row.summary.outcome, Some(Outcome::Cancelled));
     assert_eq!(receipt.row.summary.cancel_reason.as_deref(), Some("enough"));
     assert_eq!(receipt.runs.len(), 1);
+    // The model had the request and had said nothing: what it read is charged, as an estimate.
+    let own = receipt.row.summary.own;
+    assert!(own.estimated && own.cost_usd_nanos > 0 && own.usage.input_tokens > 0, "{own:?}");
+    assert_eq!((own.usage.output_tokens, own.written_off_usd_nanos), (0, 0));
     assert_eq!(bench.runtime.running(), 0);
 }
 

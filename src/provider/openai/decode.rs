@@ -319,6 +319,7 @@ pub fn cut(reply_begun: bool) -> Error {
         retryable: true,
         retry_after_ms: None,
         reply_begun,
+        unanswered: !reply_begun,
     }
 }
 
@@ -331,6 +332,7 @@ fn malformed(what: &str) -> Error {
         retryable: false,
         retry_after_ms: None,
         reply_begun: false,
+        unanswered: false,
     }
 }
 

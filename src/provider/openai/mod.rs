@@ -139,6 +139,7 @@ fn unencodable(error: &serde_json::Error) -> Error {
         retryable: false,
         retry_after_ms: None,
         reply_begun: false,
+        unanswered: false,
     }
 }
 

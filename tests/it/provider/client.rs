@@ -189,7 +189,7 @@ async fn a_server_that_is_not_there_is_named() {
         format!("http://{}/v1", listener.local_addr().unwrap())
     };
     let error = fails(&provider(&url)).await;
-    assert_eq!((error.kind, error.retryable, error.reply_begun), (Abort::Network, true, false));
+    assert_eq!((error.kind, error.retryable, error.reply_begun, error.unanswered), (Abort::Network, true, false, false));
     assert!(error.message.contains(&url) && error.message.contains("is a server listening there?"), "{error}");
 }
 
@@ -198,7 +198,7 @@ async fn silence_before_the_answer_and_within_it_has_an_end() {
     let short = Timeouts { connect_ms: 5000, first_byte_ms: 50, idle_ms: 20_000 };
     let mut mute = Server::start(Act::Hold(Vec::new()));
     let error = fails(&with_timeouts(&mute.url, short)).await;
-    assert_eq!((error.kind, error.retryable, error.reply_begun), (Abort::NoAnswer, true, false));
+    assert_eq!((error.kind, error.retryable, error.reply_begun, error.unanswered), (Abort::NoAnswer, true, false, true));
     mute.saw_its_client_leave().await;
     let head_only = Server::start(Act::Hold(open_ended("")));
     assert_eq!(fails(&with_timeouts(&head_only.url, short)).await.kind, Abort::NoAnswer);
@@ -216,11 +216,20 @@ async fn silence_before_the_answer_and_within_it_has_an_end() {
 }
 
 #[tokio::test]
+async fn a_connection_that_closes_before_an_answer_was_one() {
+    let server = Server::start(Act::Answer(Vec::new()));
+    let error = fails(&provider(&server.url)).await;
+    assert_eq!((error.kind, error.retryable, error.reply_begun, error.unanswered), (Abort::Network, true, false, true));
+    assert!(error.message.contains("was lost before an answer"), "{error}");
+}
+
+#[tokio::test]
 async fn a_connection_that_closes_in_the_middle_is_a_cut_stream() {
     for body in ["", EVENT] {
         let server = Server::start(Act::Answer(open_ended(body)));
         let error = fails(&provider(&server.url)).await;
-        assert_eq!((error.kind, error.retryable, error.reply_begun), (Abort::CutStream, true, !body.is_empty()));
+        assert_eq!((error.kind, error.retryable), (Abort::CutStream, true));
+        assert_eq!((error.reply_begun, error.unanswered), (!body.is_empty(), body.is_empty()));
     }
     // Less than the length that was promised.
     let short = format!("HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n{EVENT}");

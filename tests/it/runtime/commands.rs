@@ -39,7 +39,7 @@ async fn of_two_resumes_one_is_told_that_the_run_goes_on() {
     let run = bench.submit(&TWO_CHILDREN.replace("prompt: Go.", "prompt: Go.\nlimits: {max_turns: 1}")).await;
     bench.follow(&run).await;
     let more = LimitsPatch { max_turns: Some(5), ..LimitsPatch::default() };
-    let (one, other) = join(bench.runtime.resume(&run, more.clone(), "ada", ""), bench.runtime.resume(&run, more, "bob", "")).await;
+    let (one, other) = join(bench.runtime.resume(&run, more, "ada", ""), bench.runtime.resume(&run, more, "bob", "")).await;
     assert_eq!(u8::from(one.is_ok()) + u8::from(other.is_ok()), 1, "{one:?} {other:?}");
     assert!([&one, &other].into_iter().any(|result| matches!(result, Err(Error::NotSuspended(_)))));
     let seen = bench.follow(&run).await;
