@@ -173,7 +173,7 @@ impl Driver {
 
     /// Creates child runs: each with the fact that says so, all in one transaction.
     pub(super) async fn spawn(&mut self, ids: &[CallId]) -> Result<(), Stop> {
-        let mut children: Vec<RunId> = Vec::new();
+        let mut has_children = false;
         for id in ids {
             let Some((call, spec, args)) = self.wanted(id) else { continue };
             let launch = match self.tree.registry.check(&spec, &args) {
@@ -194,13 +194,13 @@ impl Driver {
             let started = self.started(&call, &spec, 1);
             self.journal.stage(Event::CallStarted(started))?;
             self.journal.stage_child(event, NewChild { id: child.clone(), created })?;
-            children.push(child);
+            has_children = true;
         }
-        if children.is_empty() || self.journal.commit().await? == Commit::Again {
+        if !has_children || self.journal.commit().await? == Commit::Again {
             return Ok(());
         }
-        for child in children {
-            self.runtime.start_driver(&self.tree, child, Some(&self.run_id()));
+        for child in self.journal.take_created() {
+            self.runtime.start_new(&self.tree, &child, &self.journal.path, Some(&self.run_id()));
         }
         Ok(())
     }

@@ -285,15 +285,11 @@ impl Driver {
     /// Stops the run. `None`: the world had changed, decide again.
     async fn end(&mut self, ending: Ending) -> Result<Option<Left>, Stop> {
         let event = ending.into_event(&self.journal.run);
-        let mut child_ended = None;
-        if let (Event::RunEnded(ended), Some(parent)) = (&event, self.journal.run.created.parent.clone()) {
-            // The parent is told what the whole subtree cost, so the last turn must be on the accounts first.
-            if self.journal.commit().await? == Commit::Again {
-                return Ok(None);
-            }
-            self.journal.refresh().await?;
-            child_ended = Some(self.child_ended(ended, parent.call_id));
-        }
+        let parent = self.journal.run.created.parent.as_ref().map(|parent| parent.call_id.clone());
+        let child_ended = match (&event, parent) {
+            (Event::RunEnded(ended), Some(call_id)) => Some(self.child_ended(ended, call_id)),
+            _ => None,
+        };
         let left = match &event {
             Event::RunSuspended { outcome, .. } => Left::Suspended(*outcome),
             _ => Left::Ended,
@@ -314,7 +310,8 @@ impl Driver {
             output: ended.output.clone(),
             truncated: ended.truncated,
             turns: run.turns(),
-            subtree_cost_usd_nanos: self.journal.path.first().map_or(0, |own| own.totals.cost_usd_nanos),
+            // The store's to say: it settles the last turn in the same transaction.
+            subtree_cost_usd_nanos: 0,
         }
     }
 

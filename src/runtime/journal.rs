@@ -15,10 +15,32 @@ use crate::kernel::event::{ChildEnded, Event};
 use crate::kernel::ledger::Account;
 use crate::kernel::run::Illegal;
 use crate::kernel::{Recorded, Run, RunId};
-use crate::store::{self, Batch, CancelMark, Claimed, Fence, NewChild, Store};
+use crate::store::{self, Batch, CancelMark, Fence, NewChild, Store};
 
 /// How many events are read at once.
 const PAGE_EVENTS: usize = 512;
+
+/// What a driver begins with.
+pub struct Start {
+    /// The run as its journal says it is.
+    pub run: Run,
+    /// The epoch that its facts are written under.
+    pub epoch: u64,
+    /// The accounts of the run and of all above it, its own first.
+    pub path: Vec<Account>,
+    /// The cancel mark that the run bears.
+    pub cancel: Option<CancelMark>,
+}
+
+impl Start {
+    /// Returns the beginning of a run that was created a moment ago by this daemon: nobody else can own it, so there is
+    /// nothing to claim and nothing to read. `above` are the accounts of the runs above it.
+    pub fn of_new(created: &Recorded, above: &[Account]) -> Result<Self, Illegal> {
+        let run = Run::create(created)?;
+        let path = std::iter::once(Account::open(run.created.limits)).chain(above.iter().copied()).collect();
+        Ok(Self { run, epoch: created.epoch, path, cancel: None })
+    }
+}
 
 /// The pen of one run's driver.
 pub struct Journal {
@@ -36,6 +58,8 @@ pub struct Journal {
     staged: Vec<Event>,
     children: Vec<NewChild>,
     child_ended: Option<ChildEnded>,
+    /// The child runs that the last commit created.
+    created: Vec<Recorded>,
     staged_at_us: i64,
 }
 
@@ -109,20 +133,22 @@ pub async fn read_all(store: &dyn Store, run: &RunId) -> Result<Vec<Recorded>, s
 }
 
 impl Journal {
-    /// Takes the pen of a run that was just claimed.
-    pub fn new(store: Arc<dyn Store>, tree: Arc<Tree>, clock: Clock, run: Run, claimed: Claimed) -> Self {
+    /// Takes the pen of a run.
+    pub fn new(store: Arc<dyn Store>, tree: Arc<Tree>, clock: Clock, start: Start) -> Self {
+        let Start { run, epoch, path, cancel } = start;
         Self {
             store,
             tree,
             clock,
-            epoch: claimed.row.epoch,
+            epoch,
             committed_seq: run.summary.seq,
             run,
-            path: claimed.path,
-            cancel: claimed.row.cancel,
+            path,
+            cancel,
             staged: Vec::new(),
             children: Vec::new(),
             child_ended: None,
+            created: Vec::new(),
             staged_at_us: 0,
         }
     }
@@ -223,6 +249,10 @@ impl Journal {
     fn committed(&mut self, recorded: Vec<Recorded>) {
         let settles = self.staged.iter().any(|event| matches!(event, Event::TurnEnded(_) | Event::TurnAborted(_)));
         self.committed_seq = self.run.summary.seq;
+        self.created = match self.children[..] {
+            [] => Vec::new(),
+            [..] => recorded.iter().filter(|recorded| matches!(recorded.event, Event::RunCreated(_))).cloned().collect(),
+        };
         self.clear_staged();
         let parent = self.run.created.parent.as_ref().map(|parent| parent.run.clone());
         let told_parent = parent.filter(|parent| recorded.iter().any(|recorded| recorded.run == *parent));
@@ -233,6 +263,11 @@ impl Journal {
         if let Some(parent) = told_parent {
             self.tree.wake(&parent);
         }
+    }
+
+    /// Takes the child runs that the last commit created.
+    pub fn take_created(&mut self) -> Vec<Recorded> {
+        std::mem::take(&mut self.created)
     }
 
     fn clear_staged(&mut self) {
@@ -291,6 +326,9 @@ impl Journal {
     /// # Errors
     /// [`Stop::Store`] if the store cannot say.
     pub async fn read_mark(&mut self) -> Result<(), Stop> {
+        if self.cancel.is_none() {
+            self.cancel = self.tree.mark(self.run.id());
+        }
         if self.cancel.is_none() {
             self.cancel = patiently(self.run.id(), || self.store.get(self.run.id())).await?.cancel;
         }

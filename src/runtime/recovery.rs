@@ -134,11 +134,11 @@ impl Runtime {
             }
         };
         let commands = tree.commands.lock().await;
-        let before = self.store().cancel(run, mark).await?;
+        let before = self.store().cancel(run, mark.clone()).await?;
         let unfinished: Vec<&Row> = before.iter().filter(|row| row.summary.state != State::Ended).collect();
         for row in &unfinished {
             // Each of them: a run that was resumed has another token than the one its children were seated under.
-            tree.cancel(&row.summary.id);
+            tree.cancel(&row.summary.id, row.cancel.as_ref().unwrap_or(&mark));
         }
         // Runs that nobody drives (suspended ones) are driven to their end.
         for row in &unfinished {

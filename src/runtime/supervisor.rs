@@ -17,9 +17,10 @@ use tokio_util::task::TaskTracker;
 use super::clock::Clock;
 use super::driver::{Driver, Left};
 use super::feed::Feed;
-use super::journal::{Journal, Stop, patiently, read_all};
+use super::journal::{Journal, Start, Stop, patiently, read_all};
 use super::tree::{Seat, Tree};
 use super::{Config, Error};
+use crate::kernel::ledger::Account;
 use crate::kernel::{Outcome, Price, Recorded, Run, RunId, State};
 use crate::provider::price::Book;
 use crate::provider::{Provider, Providers};
@@ -249,9 +250,9 @@ impl Runtime {
     pub(super) fn open_new_tree(&self, root: RunId, plan: Plan, inputs: serde_json::Value, registry: Registry, created: Recorded) {
         let feed = self.feed(&root);
         feed.open(&[]);
-        feed.publish([created]);
-        let tree = Arc::new(Tree::new(root.clone(), plan, inputs, registry, feed));
-        self.start_driver(&tree, root, None);
+        feed.publish([created.clone()]);
+        let tree = Arc::new(Tree::new(root, plan, inputs, registry, feed));
+        self.start_new(&tree, &created, &[], None);
     }
 
     /// Returns the live tree of a root, opening it from the store if it has none.
@@ -295,16 +296,26 @@ impl Runtime {
     /// Gives a run a driver, unless it has one. The seat is taken before this returns, so a cancel that comes next
     /// finds the run driven even if its task has not begun.
     pub(super) fn start_driver(&self, tree: &Arc<Tree>, run: RunId, parent: Option<&RunId>) {
+        self.spawn_driver(tree, run, parent, None);
+    }
+
+    /// Gives a run that was created a moment ago its driver. `above` are the accounts of the runs above it.
+    pub(super) fn start_new(&self, tree: &Arc<Tree>, created: &Recorded, above: &[Account], parent: Option<&RunId>) {
+        // What cannot be begun is read from the store, and set aside by whoever reads it.
+        self.spawn_driver(tree, created.run.clone(), parent, Start::of_new(created, above).ok());
+    }
+
+    fn spawn_driver(&self, tree: &Arc<Tree>, run: RunId, parent: Option<&RunId>, start: Option<Start>) {
         let Some(seat) = tree.join(&run, parent) else { return };
         lock(&self.inner.trees).entry(tree.root.clone()).or_insert_with(|| tree.clone());
         let (runtime, tree, parent) = (self.clone(), tree.clone(), parent.cloned());
         // Boxed: a driver starts drivers, and a future cannot hold its own type.
-        let task: BoxFuture<'static, ()> = Box::pin(async move { runtime.drive(tree, run, parent, seat).await });
+        let task: BoxFuture<'static, ()> = Box::pin(async move { runtime.drive(tree, run, parent, seat, start).await });
         self.inner.drivers.spawn(task);
     }
 
-    async fn drive(self, tree: Arc<Tree>, run: RunId, parent: Option<RunId>, seat: Seat) {
-        let driving = AssertUnwindSafe(self.drive_claimed(tree.clone(), run.clone(), seat)).catch_unwind();
+    async fn drive(self, tree: Arc<Tree>, run: RunId, parent: Option<RunId>, seat: Seat, start: Option<Start>) {
+        let driving = AssertUnwindSafe(self.drive_from(tree.clone(), run.clone(), seat, start)).catch_unwind();
         let driven = driving.await;
         // One process owns the store, so only a command of this one can have fenced the driver out: the run is taken up
         // again as that command left it.
@@ -341,17 +352,29 @@ impl Runtime {
         self.inner.drivers.spawn(work).await.map_err(gone)?
     }
 
-    async fn drive_claimed(&self, tree: Arc<Tree>, run: RunId, mut seat: Seat) -> Result<Left, Stop> {
-        let claimed = match patiently(&run, || self.store().claim(&run)).await {
+    async fn drive_from(&self, tree: Arc<Tree>, run: RunId, mut seat: Seat, start: Option<Start>) -> Result<Left, Stop> {
+        let start = match start {
+            Some(start) => start,
+            None => match self.claim(&run).await? {
+                Some(start) => start,
+                None => return Ok(Left::Ended),
+            },
+        };
+        seat.deadline_us = tree.bound(&run, self.path_deadline_us(&tree, &start.run).await?);
+        let pen = Journal::new(self.store().clone(), tree.clone(), self.clock(), start);
+        Driver::new(self.clone(), tree, pen, seat).drive().await
+    }
+
+    /// Takes a run over from whoever had it. `None` if it has ended.
+    async fn claim(&self, run: &RunId) -> Result<Option<Start>, Stop> {
+        let claimed = match patiently(run, || self.store().claim(run)).await {
             Ok(claimed) => claimed,
-            Err(Stop::Store(store::Error::Ended)) => return Ok(Left::Ended),
+            Err(Stop::Store(store::Error::Ended)) => return Ok(None),
             Err(stop) => return Err(stop),
         };
-        let journal = patiently(&run, || read_all(&**self.store(), &run)).await?;
-        let Some(folded) = Run::fold(&journal)? else { return Err(Stop::Store(store::Error::NotFound(run))) };
-        seat.deadline_us = tree.bound(&run, self.path_deadline_us(&tree, &folded).await?);
-        let pen = Journal::new(self.store().clone(), tree.clone(), self.clock(), folded, claimed);
-        Driver::new(self.clone(), tree, pen, seat).drive().await
+        let journal = patiently(run, || read_all(&**self.store(), run)).await?;
+        let folded = Run::fold(&journal)?.ok_or_else(|| Stop::Store(store::Error::NotFound(run.clone())))?;
+        Ok(Some(Start { run: folded, epoch: claimed.row.epoch, path: claimed.path, cancel: claimed.row.cancel }))
     }
 
     /// Returns when the run's own time is up, if it runs from now on.

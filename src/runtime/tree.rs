@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::feed::Feed;
 use crate::kernel::{Outcome, RunId};
+use crate::store::CancelMark;
 use crate::tool::Registry;
 use crate::workflow::Plan;
 
@@ -34,6 +35,8 @@ pub struct Tree {
     /// The root of the tree's tokens.
     token: CancellationToken,
     members: Mutex<HashMap<RunId, Member>>,
+    /// Who wants which run to end: what the store has already when a token fires.
+    marks: Mutex<HashMap<RunId, CancelMark>>,
 }
 
 /// One run of the tree, as its relatives need to know it.
@@ -69,7 +72,8 @@ impl Tree {
             changed: Notify::new(),
             commands: AsyncMutex::new(()),
             token: CancellationToken::new(),
-            members: Mutex::new(HashMap::new()),
+            members: Mutex::default(),
+            marks: Mutex::default(),
         }
     }
 
@@ -158,12 +162,18 @@ impl Tree {
         }
     }
 
-    /// Fires the token of a run and so of everything below it.
-    pub fn cancel(&self, run: &RunId) {
+    /// Fires the token of a run and so of everything below it. The mark is durable already.
+    pub fn cancel(&self, run: &RunId, mark: &CancelMark) {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner).entry(run.clone()).or_insert_with(|| mark.clone());
         let token = self.lock().get(run).map(|member| member.token.clone());
         if let Some(token) = token {
             token.cancel();
         }
+    }
+
+    /// Returns who wanted the end of a run whose token has fired in this daemon.
+    pub fn mark(&self, run: &RunId) -> Option<CancelMark> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner).get(run).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<RunId, Member>> {

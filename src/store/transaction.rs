@@ -136,8 +136,10 @@ pub fn append(tables: &mut dyn Tables, fence: &Fence, batch: Batch) -> Result<Ap
     }
     // A parent that has ended hears nothing more: a fact after its last one would make its journal unreadable.
     let hears = rows.get(1).is_none_or(|parent| parent.summary.state != State::Ended);
-    if let Some(ended) = batch.child_ended.filter(|_| hears) {
+    if let Some(mut ended) = batch.child_ended.filter(|_| hears) {
         tree_seq += 1;
+        // What this very transaction settles is part of it.
+        ended.subtree_cost_usd_nanos = accounts.first().map_or(0, |own| own.totals.cost_usd_nanos);
         let parent = rows.get_mut(1).ok_or_else(|| Error::Unavailable(format!("run {} has no parent to tell of its end", fence.run)))?;
         recorded.push(tell_parent(tables, parent, ended, tree_seq, batch.time_us, &root)?);
     }

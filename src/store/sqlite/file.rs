@@ -5,6 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -14,6 +15,9 @@ use crate::store::Error;
 
 /// The first SQLite that does not corrupt a WAL file when it is reset in the wrong moment.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
+
+/// Statements that a connection keeps compiled; more than there are.
+const STATEMENTS_MAX: usize = 64;
 
 /// The lock on a data directory: it goes when this is dropped, or with the process however that ends.
 pub struct Lock(File);
@@ -75,6 +79,7 @@ pub fn connect_writer(path: &Path) -> Result<Connection, Error> {
              PRAGMA wal_autocheckpoint=0; PRAGMA journal_size_limit=67108864; PRAGMA cache_size=-16000; PRAGMA trusted_schema=OFF;",
         )
         .map_err(unusable)?;
+    keep_statements(&connection).map_err(unusable)?;
     schema::migrate(&connection, schema::MIGRATIONS).map_err(|why| Error::Unavailable(format!("cannot use {}: {why}", path.display())))?;
     Ok(connection)
 }
@@ -86,5 +91,12 @@ pub fn connect_reader(path: &Path) -> Result<Connection, Error> {
     connection
         .execute_batch("PRAGMA busy_timeout=5000; PRAGMA cache_size=-4000; PRAGMA trusted_schema=OFF;")
         .map_err(|error| error_of(&error))?;
+    keep_statements(&connection).map_err(|error| error_of(&error))?;
     Ok(connection)
+}
+
+/// Every statement is compiled once: all of them are kept, and none is planned anew for the values that it is given.
+fn keep_statements(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
 }

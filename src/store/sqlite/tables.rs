@@ -51,7 +51,7 @@ impl SqlTables {
     }
 
     fn run(&self, sql: &str) -> Result<(), Error> {
-        self.connection.execute_batch(sql).map_err(|error| error_of(&error))
+        self.prepare(sql)?.execute([]).map(|_| ()).map_err(|error| error_of(&error))
     }
 
     fn prepare(&self, sql: &str) -> Result<CachedStatement<'_>, Error> {
@@ -104,7 +104,7 @@ impl SqlTables {
             if self.connection.is_autocommit() {
                 // A full or failing disk has undone the whole transaction, and with it what the jobs before this one did.
                 self.lost = Some(error.clone());
-            } else if let Err(stuck) = self.run("ROLLBACK TO job; RELEASE job") {
+            } else if let Err(stuck) = self.run("ROLLBACK TO job").and_then(|()| self.run("RELEASE job")) {
                 // Half a job must never be committed with the others.
                 let _ = self.run("ROLLBACK");
                 self.lost = Some(stuck);
@@ -138,7 +138,7 @@ impl SqlTables {
 
     /// Copies the whole log back, before the file is closed.
     pub fn close(self) {
-        let _ = self.run("PRAGMA wal_checkpoint(TRUNCATE)");
+        let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     }
 
     /// Reads a row into the cache, unless it is there.
