@@ -22,7 +22,12 @@ pub struct Daemon {
     child: Option<Child>,
     environment: Vec<(String, String)>,
     pub runs: RunServiceClient<Channel>,
+    /// Connections of their own for many watchers at once: one connection carries a bounded number of streams.
+    lines: Vec<RunServiceClient<Channel>>,
 }
+
+/// Watches that share a connection.
+const WATCHES_A_LINE: usize = 32;
 
 /// One agent with a trivial tool, or one that has `research` children of its own.
 pub struct Plan<'a> {
@@ -79,7 +84,7 @@ impl Daemon {
             ("OTEL_METRICS_EXPORTER".to_owned(), "none".to_owned()),
         ];
         let (child, runs) = serve(dir.path(), &environment).await?;
-        Ok(Self { dir, child: Some(child), environment, runs })
+        Ok(Self { dir, child: Some(child), environment, runs, lines: Vec::new() })
     }
 
     /// Starts it again over the same data.
@@ -120,31 +125,27 @@ impl Daemon {
     }
 
     pub async fn submit(&self, request: v1::SubmitRunRequest) -> Result<String> {
-        let answer = self.runs.clone().submit_run(request).await?.into_inner();
-        Ok(answer.run.ok_or("a submission without a run")?.run_id)
+        submit(&self.runs, request).await
+    }
+
+    /// Opens connections for so many runs beside each other.
+    pub async fn open_lines(&mut self, runs: usize) -> Result<()> {
+        for _ in 0..runs.div_ceil(WATCHES_A_LINE) {
+            self.lines.push(connect(self.dir.path()).await?);
+        }
+        Ok(())
     }
 
     /// Watches a run until it stops.
     pub async fn finish(&self, run_id: &str) -> Result<Finished> {
-        let request = v1::WatchRunRequest {
-            run_id: run_id.to_owned(),
-            include_descendants: false,
-            stop_when_suspended: true,
-            ..v1::WatchRunRequest::default()
-        };
-        let mut events = self.runs.clone().watch_run(request).await?.into_inner();
-        let mut turns_at = Vec::new();
-        while let Some(answer) = tokio::time::timeout(PATIENCE, events.message()).await?? {
-            let Some(event) = answer.event else { continue };
-            let at = event.time.map_or(0.0, |time| time.seconds as f64 + f64::from(time.nanos) / 1e9);
-            match event.payload {
-                Some(Payload::TurnEnded(_)) => turns_at.push(at),
-                Some(Payload::RunEnded(ended)) => return Ok(Finished { outcome: ended.outcome(), text: ended.output_text, turns_at }),
-                Some(Payload::RunSuspended(stop)) => return Ok(Finished { outcome: stop.outcome(), text: stop.output_text, turns_at }),
-                _ => {}
-            }
-        }
-        Err("the stream ended before the run did".into())
+        finish(&self.runs, run_id).await
+    }
+
+    /// Runs a plan to its end over the `which`-th of many connections.
+    pub async fn complete_on(&self, which: usize, plan: &Plan<'_>) -> Result<Finished> {
+        let line = &self.lines[which % self.lines.len()];
+        let run = submit(line, self.request(plan)).await?;
+        checked(&run, plan, finish(line, &run).await?)
     }
 
     /// Waits until a tool of a run has begun.
@@ -162,12 +163,7 @@ impl Daemon {
     /// Runs a plan to its end, which must be the script's last words.
     pub async fn complete(&self, plan: &Plan<'_>) -> Result<Finished> {
         let run = self.submit(self.request(plan)).await?;
-        let finished = self.finish(&run).await?;
-        let wanted = if plan.child_model.is_empty() { "Done: the plan" } else { "Summary of what" };
-        if finished.outcome != v1::Outcome::Completed || !finished.text.starts_with(wanted) {
-            return Err(format!("run {run} ended {:?}: {:?}", finished.outcome, finished.text).into());
-        }
-        Ok(finished)
+        checked(&run, plan, self.finish(&run).await?)
     }
 
     fn proc(&self, file: &str) -> Result<String> {
@@ -232,6 +228,46 @@ impl Drop for Daemon {
     }
 }
 
+async fn submit(line: &RunServiceClient<Channel>, request: v1::SubmitRunRequest) -> Result<String> {
+    let answer = line.clone().submit_run(request).await?.into_inner();
+    Ok(answer.run.ok_or("a submission without a run")?.run_id)
+}
+
+fn checked(run: &str, plan: &Plan<'_>, finished: Finished) -> Result<Finished> {
+    let wanted = if plan.child_model.is_empty() { "Done: the plan" } else { "Summary of what" };
+    if finished.outcome != v1::Outcome::Completed || !finished.text.starts_with(wanted) {
+        return Err(format!("run {run} ended {:?}: {:?}", finished.outcome, finished.text).into());
+    }
+    Ok(finished)
+}
+
+async fn finish(line: &RunServiceClient<Channel>, run_id: &str) -> Result<Finished> {
+    let request = v1::WatchRunRequest {
+        run_id: run_id.to_owned(),
+        include_descendants: false,
+        stop_when_suspended: true,
+        ..v1::WatchRunRequest::default()
+    };
+    let mut events = line.clone().watch_run(request).await?.into_inner();
+    let mut turns_at = Vec::new();
+    while let Some(answer) = tokio::time::timeout(PATIENCE, events.message()).await?? {
+        let Some(event) = answer.event else { continue };
+        let at = event.time.map_or(0.0, |time| time.seconds as f64 + f64::from(time.nanos) / 1e9);
+        match event.payload {
+            Some(Payload::TurnEnded(_)) => turns_at.push(at),
+            Some(Payload::RunEnded(ended)) => return Ok(Finished { outcome: ended.outcome(), text: ended.output_text, turns_at }),
+            Some(Payload::RunSuspended(stop)) => return Ok(Finished { outcome: stop.outcome(), text: stop.output_text, turns_at }),
+            _ => {}
+        }
+    }
+    Err("the stream ended before the run did".into())
+}
+
+async fn connect(dir: &Path) -> Result<RunServiceClient<Channel>> {
+    let channel = Endpoint::try_from(format!("unix:{}", dir.join("wrend.sock").display()))?.connect().await?;
+    Ok(RunServiceClient::new(channel).max_decoding_message_size(64 * 1024 * 1024))
+}
+
 async fn serve(dir: &Path, environment: &[(String, String)]) -> Result<(Child, RunServiceClient<Channel>)> {
     let socket = dir.join("wrend.sock");
     let mut child = Command::new(env!("CARGO_BIN_EXE_wrend"))
@@ -249,8 +285,7 @@ async fn serve(dir: &Path, environment: &[(String, String)]) -> Result<(Child, R
     if !line.contains("serving") {
         return Err(format!("wrend did not serve: {line:?} {}", std::fs::read_to_string(dir.join("wrend.log"))?).into());
     }
-    let channel = Endpoint::try_from(format!("unix:{}", socket.display()))?.connect().await?;
-    Ok((child, RunServiceClient::new(channel).max_decoding_message_size(64 * 1024 * 1024)))
+    Ok((child, connect(dir).await?))
 }
 
 /// Milliseconds since `began`.

@@ -57,6 +57,7 @@ async fn measure(mode: &str) -> Result<Value> {
         "e" => modes::long(&stub).await,
         "f" => modes::start(&stub).await,
         "s" => modes::small(&stub).await,
+        "submit" => modes::submit(&stub).await,
         "cancel1000" => load::cancel(&stub).await,
         "start10000" => load::start(&stub).await,
         "suspended10000" => load::suspended(&stub).await,

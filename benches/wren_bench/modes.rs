@@ -35,11 +35,12 @@ pub async fn sequence(stub: &Stub) -> Result<Value> {
 
 /// b: many 5-turn runs beside each other, 20 ms of provider latency.
 pub async fn beside(stub: &Stub, runs: usize) -> Result<Value> {
-    let daemon = Daemon::start(stub).await?;
+    let mut daemon = Daemon::start(stub).await?;
+    daemon.open_lines(runs).await?;
     daemon.complete(&plan("plan-2")).await?;
     let (cpu_s, began) = (daemon.cpu_s()?, Instant::now());
     let each = plan("plan-5+lat-20");
-    try_join_all((0..runs).map(|_| daemon.complete(&each))).await?;
+    try_join_all((0..runs).map(|which| daemon.complete_on(which, &each))).await?;
     let wall_ms = ms(began);
     Ok(json!({"runs": runs, "wall_ms": wall_ms, "cpu_s": daemon.cpu_s()? - cpu_s, "failed": 0, "rss_mb": daemon.memory_mb("VmHWM")?}))
 }
@@ -145,4 +146,26 @@ pub async fn small(stub: &Stub) -> Result<Value> {
         stops.push(ms(began));
     }
     Ok(json!({"three_turns_ms": median(walls), "stop_in_tool_ms": median(stops), "rss_mb": daemon.memory_mb("VmHWM")?}))
+}
+
+/// submit: what a submission costs before anything runs (a check alone), and until it is durable.
+pub async fn submit(stub: &Stub) -> Result<Value> {
+    let daemon = Daemon::start(stub).await?;
+    daemon.complete(&plan("plan-2")).await?;
+    let (mut checks, mut submits) = (Vec::new(), Vec::new());
+    let cpu_s = daemon.cpu_s()?;
+    for _ in 0..200 {
+        let request = v1::SubmitRunRequest { validate_only: true, ..daemon.request(&plan("plan-1")) };
+        let began = Instant::now();
+        daemon.runs.clone().submit_run(request).await?;
+        checks.push(ms(began));
+    }
+    let check_cpu_ms = (daemon.cpu_s()? - cpu_s) * 1e3 / 200.0;
+    for _ in 0..100 {
+        let began = Instant::now();
+        let run = daemon.submit(daemon.request(&plan("plan-1"))).await?;
+        submits.push(ms(began));
+        daemon.finish(&run).await?;
+    }
+    Ok(json!({"check_ms": median(checks), "check_cpu_ms": check_cpu_ms, "submit_ms": median(submits)}))
 }

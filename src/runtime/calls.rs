@@ -3,8 +3,11 @@
 
 use std::sync::Arc;
 
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use sha2::{Digest, Sha256};
-use tokio::time::timeout;
+use tokio::time::{Duration, sleep, timeout};
 
 use super::Live;
 use super::driver::Driver;
@@ -15,6 +18,9 @@ use crate::kernel::run::Progress;
 use crate::kernel::{Args, Call, CallId, Effect, RunId, State, ToolSpec};
 use crate::store::NewChild;
 use crate::tool;
+
+/// How long calls that change nothing are waited for before what is staged is written.
+const QUICK: Duration = Duration::from_millis(2);
 
 impl Driver {
     /// Brings a run that a dead or drained daemon left behind to where the loop can go on. That a daemon died stands in
@@ -111,11 +117,38 @@ impl Driver {
             let started = self.started(call, spec, 1);
             self.journal.stage(Event::CallStarted(started))?;
         }
-        if ready.is_empty() || self.journal.commit().await? == Commit::Again {
+        if ready.iter().all(|(_, spec)| spec.effect == Effect::ReadOnly) {
+            return self.look_while_writing(&ready).await;
+        }
+        if self.journal.commit().await? == Commit::Again {
             return Ok(());
         }
         for (call, spec) in &ready {
             self.launch(call, spec);
+        }
+        Ok(())
+    }
+
+    /// Runs calls that change nothing, whose intent needs no commit of its own: what is quick shares the commit of the
+    /// reply before it and of the turn after it. A crash in between loses no more than one in the model call would, and
+    /// such calls may run again. What is not quick is made durable as under way, like any other call.
+    async fn look_while_writing(&mut self, ready: &[(Call, ToolSpec)]) -> Result<(), Stop> {
+        let mut running: FuturesUnordered<_> = ready.iter().filter_map(|(call, spec)| self.effect(call, spec)).collect();
+        let window = sleep(QUICK);
+        tokio::pin!(window);
+        loop {
+            tokio::select! {
+                biased;
+                ended = running.next() => match ended {
+                    Some(ended) => self.journal.stage(Event::CallEnded(ended))?,
+                    None => return Ok(()),
+                },
+                () = &mut window => break,
+            }
+        }
+        // Where the intents did not become durable the calls are decided anew, so nobody may be at them any more.
+        if self.journal.commit().await? == Commit::Done {
+            self.effects.extend(running);
         }
         Ok(())
     }
@@ -129,7 +162,13 @@ impl Driver {
 
     /// Puts a call whose intent is durable among those under way.
     fn launch(&mut self, call: &Call, spec: &ToolSpec) {
-        let Args::Json(args) = call.args.clone() else { return };
+        let effect = self.effect(call, spec);
+        self.effects.extend(effect);
+    }
+
+    /// Returns the work of a call.
+    fn effect(&self, call: &Call, spec: &ToolSpec) -> Option<BoxFuture<'static, CallEnded>> {
+        let Args::Json(args) = call.args.clone() else { return None };
         let token = self.calls_token.child_token();
         let ctx = tool::Ctx {
             run: self.run_id(),
@@ -141,7 +180,7 @@ impl Driver {
         let work = self.tree.registry.run(spec, args, ctx);
         let cancel = self.seat.token.clone();
         let call = call.clone();
-        self.effects.push(Box::pin(async move {
+        Some(Box::pin(async move {
             tokio::pin!(work);
             if token.is_cancelled() {
                 // Cut before it began: nothing of it runs.
@@ -161,7 +200,7 @@ impl Driver {
                 Some(finished) => ended(&call, Some(CallFailure::Failed), finished.output, finished.omitted_chars),
                 None => ended(&call, Some(failure), format!("{words} It did not stop in time and was abandoned."), 0),
             }
-        }));
+        }))
     }
 
     fn progress(&self, call: &Call) -> Arc<dyn Fn(tool::Progress) + Send + Sync> {
