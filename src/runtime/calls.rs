@@ -206,7 +206,7 @@ impl Driver {
     fn progress(&self, call: &Call) -> Arc<dyn Fn(tool::Progress) + Send + Sync> {
         let (feed, run, call_id, tool) = (self.tree.feed.clone(), self.run_id(), call.id.clone(), call.tool.clone());
         Arc::new(move |progress| {
-            feed.show(Live::Progress { run: run.clone(), call_id: call_id.clone(), tool: tool.clone(), progress });
+            feed.show(Live::Progress { run: run.clone(), call_id: call_id.clone(), tool: tool.clone(), progress: Box::new(progress) });
         })
     }
 

@@ -13,7 +13,7 @@ use crate::kernel::Recorded;
 use crate::telemetry::{Telemetry, TreeSpans};
 
 /// How many live items a slow watcher may lag before it must read the journal.
-const LIVE_ITEMS_MAX: usize = 1024;
+const LIVE_ITEMS_MAX: usize = 256;
 
 /// The feed of one tree.
 pub struct Feed {

@@ -132,8 +132,8 @@ pub enum Live {
         call_id: CallId,
         /// The tool's name.
         tool: String,
-        /// How far it is.
-        progress: crate::tool::Progress,
+        /// How far it is. Boxed: every slot of every feed is as large as the largest item.
+        progress: Box<crate::tool::Progress>,
     },
 }
 

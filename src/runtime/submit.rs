@@ -1,7 +1,8 @@
 //! From a client's bundle to a durable root run: check, resolve, store, and only then reply.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -44,9 +45,39 @@ impl Bundle {
     }
 }
 
+/// Plans that are kept for the next submission of the same bundle.
+const PLANS_MAX: usize = 32;
+
+/// The plans of the last submissions, by their bundles' digests: a workflow that is submitted again and again is
+/// understood once, and its trees share what was understood. All else that a plan depends on is fixed for a daemon's life.
+#[derive(Default)]
+pub(super) struct Plans(Mutex<VecDeque<Kept>>);
+
+struct Kept {
+    digest: String,
+    plan: Arc<Plan>,
+    warnings: Vec<Diagnostic>,
+}
+
+impl Plans {
+    fn get(&self, digest: &str) -> Option<(Arc<Plan>, Vec<Diagnostic>)> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().find(|kept| kept.digest == digest).map(|kept| (kept.plan.clone(), kept.warnings.clone()))
+    }
+
+    fn keep(&self, digest: &str, plan: &Arc<Plan>, warnings: &[Diagnostic]) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|kept| kept.digest != digest);
+        kept.truncate(PLANS_MAX - 1);
+        kept.push_front(Kept { digest: digest.to_owned(), plan: plan.clone(), warnings: warnings.to_vec() });
+    }
+}
+
 /// A submission without faults.
 struct Understood {
-    plan: Plan,
+    plan: Arc<Plan>,
+    digest: String,
+    bundle: Vec<u8>,
     inputs: serde_json::Value,
     launch: Launch,
     warnings: Vec<Diagnostic>,
@@ -62,7 +93,7 @@ impl Runtime {
             return Err(Error::Draining);
         }
         let received_us = self.clock().now_us();
-        let Understood { plan, inputs, launch, warnings } = self.understand(submission.clone()).await?;
+        let Understood { plan, digest, bundle, inputs, launch, warnings } = self.understand(&submission).await?;
         let limits = self.root_limits(&submission.limits, &launch.limits)?;
         self.check_models(&plan, &launch.agent)?;
         let registry = self.open_registry(&plan, &submission.workspace)?;
@@ -70,13 +101,17 @@ impl Runtime {
             return Ok(Submitted { row: None, deduplicated: false, warnings });
         }
         self.check_room()?;
-        let bundle = Bundle::of(&submission).bytes();
-        let bundle_digest = hex(&Sha256::digest(&bundle));
         let id = self.new_run_id();
-        let created = self.root_created(&submission, &id, limits, &plan, inputs.clone(), launch, &bundle_digest);
+        let created = self.root_created(&submission, &id, limits, &plan, inputs.clone(), launch, &digest);
         let created = RunCreated { received_us, ..created };
-        let tree =
-            NewTree { id: id.clone(), created, request: request_id(&submission), bundle_digest, bundle, time_us: self.clock().now_us() };
+        let tree = NewTree {
+            id: id.clone(),
+            created,
+            request: request_id(&submission),
+            bundle_digest: digest,
+            bundle,
+            time_us: self.clock().now_us(),
+        };
         let runtime = self.clone();
         self.detached(Box::pin(async move {
             let created = runtime.store().create(tree).await?;
@@ -93,7 +128,7 @@ impl Runtime {
     /// Checks a workflow, and the inputs if there are any, and says all that is wrong.
     pub async fn check(&self, submission: Submission) -> Checked {
         let digest = hex(&Sha256::digest(Bundle::of(&submission).bytes()));
-        let (plan, mut diagnostics) = self.compile(Bundle::of(&submission), raw_files(&submission)).await;
+        let (plan, mut diagnostics) = self.compile(Bundle::of(&submission), submission.files.clone()).await;
         let Some(plan) = plan else { return Checked { diagnostics, workflow: None } };
         if !submission.inputs_json.is_empty()
             && let Err(faults) = plan.inputs(&submission.inputs_json)
@@ -112,13 +147,25 @@ impl Runtime {
         Checked { diagnostics, workflow: (!faulty).then_some(workflow) }
     }
 
-    async fn understand(&self, submission: Submission) -> Result<Understood, Error> {
-        let (plan, diagnostics) = self.compile(Bundle::of(&submission), raw_files(&submission)).await;
-        let Some(plan) = plan else { return Err(Error::Invalid(diagnostics)) };
+    async fn understand(&self, submission: &Submission) -> Result<Understood, Error> {
+        let kept = Bundle::of(submission);
+        let bundle = kept.bytes();
+        let digest = hex(&Sha256::digest(&bundle));
+        // What is not UTF-8 is no longer what it was once it is kept as text, so it is looked at itself.
+        let is_text = submission.files.values().all(|bytes| std::str::from_utf8(bytes).is_ok());
+        let (plan, warnings) = match self.plans().get(&digest).filter(|_| is_text) {
+            Some(known) => known,
+            None => {
+                let (plan, diagnostics) = self.compile(kept, submission.files.clone()).await;
+                let plan = Arc::new(plan.ok_or_else(|| Error::Invalid(diagnostics.clone()))?);
+                self.plans().keep(&digest, &plan, &diagnostics);
+                (plan, diagnostics)
+            }
+        };
         let inputs_json = if submission.inputs_json.is_empty() { "{}" } else { &submission.inputs_json };
         let inputs = plan.inputs(inputs_json).map_err(Error::Invalid)?;
         let launch = plan.root(&inputs).map_err(|fault| Error::Invalid(vec![fault]))?;
-        Ok(Understood { plan, inputs, launch, warnings: diagnostics })
+        Ok(Understood { plan, digest, bundle, inputs, launch, warnings })
     }
 
     /// Compiles a bundle off the reactor: a hostile document may take its time there.
@@ -142,17 +189,25 @@ impl Runtime {
     }
 
     /// Compiles the stored submission of a tree again.
-    pub(super) async fn stored_plan(&self, digest: &str) -> Result<Plan, Error> {
+    pub(super) async fn stored_plan(&self, digest: &str) -> Result<Arc<Plan>, Error> {
+        if let Some((plan, _)) = self.plans().get(digest) {
+            return Ok(plan);
+        }
         let bytes = self.store().bundle(digest).await?;
         let bundle: Bundle =
             serde_json::from_slice(&bytes).map_err(|error| Error::SetAside(format!("the stored workflow cannot be read: {error}")))?;
         let files = bundle.files.iter().map(|(path, text)| (path.clone(), text.clone().into_bytes())).collect();
         let (plan, diagnostics) = self.compile(bundle, files).await;
-        plan.ok_or_else(|| {
+        let Some(plan) = plan.map(Arc::new) else {
             let first =
                 diagnostics.into_iter().find(|diagnostic| diagnostic.severity == Severity::Error).map(|diagnostic| diagnostic.message);
-            Error::SetAside(format!("the stored workflow is not valid for this daemon any more: {}", first.unwrap_or_default()))
-        })
+            return Err(Error::SetAside(format!(
+                "the stored workflow is not valid for this daemon any more: {}",
+                first.unwrap_or_default()
+            )));
+        };
+        self.plans().keep(digest, &plan, &diagnostics);
+        Ok(plan)
     }
 
     pub(super) fn open_registry(&self, plan: &Plan, workspace: &Path) -> Result<Registry, Error> {
@@ -237,10 +292,6 @@ impl Runtime {
             submitter: submission.submitter.clone(),
         }
     }
-}
-
-fn raw_files(submission: &Submission) -> BTreeMap<String, Vec<u8>> {
-    submission.files.clone()
 }
 
 fn request_id(submission: &Submission) -> Option<RequestId> {

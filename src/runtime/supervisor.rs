@@ -18,6 +18,7 @@ use super::clock::Clock;
 use super::driver::{Driver, Left};
 use super::feed::Feed;
 use super::journal::{Journal, Start, Stop, patiently, read_all};
+use super::submit::Plans;
 use super::tree::{Seat, Tree};
 use super::{Config, Error};
 use crate::kernel::ledger::Account;
@@ -45,6 +46,7 @@ struct Inner {
     turns: Arc<Semaphore>,
     drivers: TaskTracker,
     draining: CancellationToken,
+    plans: Plans,
     trees: Mutex<HashMap<RunId, Arc<Tree>>>,
     /// Feeds live as long as their tree or somebody who watches it.
     feeds: Mutex<HashMap<RunId, Weak<Feed>>>,
@@ -84,6 +86,7 @@ impl Runtime {
             turns,
             drivers: TaskTracker::new(),
             draining: CancellationToken::new(),
+            plans: Plans::default(),
             trees: Mutex::default(),
             feeds: Mutex::default(),
             set_aside: Mutex::default(),
@@ -206,6 +209,10 @@ impl Runtime {
         self.inner.clock
     }
 
+    pub(super) fn plans(&self) -> &Plans {
+        &self.inner.plans
+    }
+
     pub(super) fn turns(&self) -> Arc<Semaphore> {
         self.inner.turns.clone()
     }
@@ -247,7 +254,7 @@ impl Runtime {
         feed
     }
 
-    pub(super) fn open_new_tree(&self, root: RunId, plan: Plan, inputs: serde_json::Value, registry: Registry, created: Recorded) {
+    pub(super) fn open_new_tree(&self, root: RunId, plan: Arc<Plan>, inputs: serde_json::Value, registry: Registry, created: Recorded) {
         let feed = self.feed(&root);
         feed.open(&[]);
         feed.publish([created.clone()]);

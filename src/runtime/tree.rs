@@ -18,7 +18,7 @@ pub struct Tree {
     /// The root run.
     pub root: RunId,
     /// The workflow that every run of the tree follows.
-    pub plan: Plan,
+    pub plan: Arc<Plan>,
     /// The workflow's inputs.
     pub inputs: Value,
     /// The tools, opened once for the tree.
@@ -61,7 +61,7 @@ pub struct Seat {
 
 impl Tree {
     /// Returns a tree without drivers.
-    pub fn new(root: RunId, plan: Plan, inputs: Value, registry: Registry, feed: Arc<Feed>) -> Self {
+    pub fn new(root: RunId, plan: Arc<Plan>, inputs: Value, registry: Registry, feed: Arc<Feed>) -> Self {
         Self {
             root,
             plan,
