@@ -24,12 +24,17 @@ fn a_filter_joins_terms_by_and() {
     assert_eq!(query.workflow.as_deref(), Some("x \"y\""));
     assert_eq!(query.labels, [("team".to_owned(), "core".to_owned())]);
     assert!(parsed("  ").unwrap().states.is_empty());
+    let small = parsed("state = running and outcome = budget").unwrap();
+    assert_eq!((&small.states[..], &small.outcomes[..]), (&[State::Running][..], &[Outcome::Budget][..]));
 }
 
 #[test]
 fn a_filter_that_cannot_be_read_names_the_column() {
     for (text, begins) in [
-        ("state = SLEEPING", "column 1: \"SLEEPING\" is no state"),
+        ("state = SLEEPING", "column 9: \"SLEEPING\" is no state: use one of PENDING, RUNNING"),
+        ("outcome=BAD", "column 9: \"BAD\" is no outcome: use one of COMPLETED, FAILED"),
+        ("state = completed", "column 9: \"completed\" is no state: did you mean `outcome = COMPLETED`?"),
+        ("outcome = running", "column 11: \"running\" is no outcome: did you mean `state = RUNNING`?"),
         ("state = RUNNING OR state = ENDED", "column 17: AND is missing"),
         ("state = RUNNING AND", "column 20: a term is missing"),
         ("state =", "column 8: a value is missing"),
