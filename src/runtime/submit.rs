@@ -67,7 +67,8 @@ impl Runtime {
         self.check_models(&plan, &launch.agent)?;
         let registry = self.open_registry(&plan, &submission.workspace)?;
         if validate_only {
-            return Ok(Submitted { row: None, deduplicated: false, warnings });
+            let digest = hex(&Sha256::digest(Bundle::of(&submission).bytes()));
+            return Ok(Submitted { row: None, checked: Some(checked(&plan, digest, limits)), deduplicated: false, warnings });
         }
         self.check_room()?;
         let bundle = Bundle::of(&submission).bytes();
@@ -81,11 +82,11 @@ impl Runtime {
         self.detached(Box::pin(async move {
             let created = runtime.store().create(tree).await?;
             let Some(recorded) = created.recorded else {
-                return Ok(Submitted { row: Some(created.row), deduplicated: true, warnings });
+                return Ok(Submitted { row: Some(created.row), checked: None, deduplicated: true, warnings });
             };
             // The run is durable: from here on a crash only delays it.
             runtime.open_new_tree(id, plan, inputs, registry, recorded);
-            Ok(Submitted { row: Some(created.row), deduplicated: false, warnings })
+            Ok(Submitted { row: Some(created.row), checked: None, deduplicated: false, warnings })
         }))
         .await
     }
@@ -100,14 +101,7 @@ impl Runtime {
         {
             diagnostics.extend(faults);
         }
-        let workflow = CheckedWorkflow {
-            name: plan.name().to_owned(),
-            description: plan.description().to_owned(),
-            digest,
-            input_schema: plan.input_schema(),
-            agent: plan.root_agent().to_owned(),
-            limits: plan.limits().over(Limits::DEFAULT),
-        };
+        let workflow = checked(&plan, digest, plan.limits().over(Limits::DEFAULT));
         let faulty = diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error);
         Checked { diagnostics, workflow: (!faulty).then_some(workflow) }
     }
@@ -236,6 +230,17 @@ impl Runtime {
             labels: submission.labels.clone(),
             submitter: submission.submitter.clone(),
         }
+    }
+}
+
+fn checked(plan: &Plan, digest: String, limits: Limits) -> CheckedWorkflow {
+    CheckedWorkflow {
+        name: plan.name().to_owned(),
+        description: plan.description().to_owned(),
+        digest,
+        input_schema: plan.input_schema(),
+        agent: plan.root_agent().to_owned(),
+        limits,
     }
 }
 
