@@ -134,7 +134,7 @@ pub fn draining() -> Status {
 }
 
 fn not_found(name: &str) -> Status {
-    let message = format!("no run {name:?}; `wrenctl ps --all` lists the runs that there are");
+    let message = format!("no run {name:?}; `wrenctl ps --all` lists the runs that there are, and with --descendants those below them");
     Problem::new(Code::NotFound, "RUN_NOT_FOUND", message).with("run_id", name).resource(name).status()
 }
 
