@@ -13,9 +13,10 @@ use wren::daemon::{self, Address, Options};
 /// Runs trees of AI agents, durably and within their budgets.
 #[derive(Parser)]
 #[command(name = "wrend", version)]
-#[command(after_help = "The config file is YAML; every key can be left out: listen, token_file, authorities, workspaces, ceilings, log,\n\
-    drain_timeout, turns_in_flight_max, trees_max, providers, prices. README.md has an example. OPENAI_API_KEY, OPENAI_BASE_URL,\n\
-    OTEL_* and RUST_LOG are read from the environment. The first TERM or INT drains, a second one leaves at once.")]
+#[command(after_help = "The config file is YAML, and every key can be left out: listen, token_file, authorities, workspaces, \
+    ceilings, log, drain_timeout, turns_in_flight_max, trees_max, providers, prices. README.md has an example. OPENAI_API_KEY, \
+    OPENAI_BASE_URL, OTEL_* and RUST_LOG are read from the environment.\n\n\
+    The first TERM or INT drains; a second one leaves at once.")]
 struct Args {
     /// Where the runs are kept [default: $XDG_DATA_HOME/wren].
     #[arg(long, value_name = "DIR")]
