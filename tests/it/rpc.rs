@@ -143,6 +143,8 @@ fn every_error_has_its_code_and_reason() {
         let info = status.get_details_error_info().unwrap();
         assert_eq!((status.code(), info.reason.as_str(), info.domain.as_str()), (code, reason, "wren.v1"));
     }
+    let tail = error::status(Error::NotFound("researcher#XVH5".to_owned()));
+    assert!(tail.message().contains("`wrenctl tree ROOT -o name`"), "{}", tail.message());
     let bad = error::field("FIELD_INVALID", "page_size", "is -1");
     assert_eq!(bad.get_details_bad_request().unwrap().field_violations.first().unwrap().field, "page_size");
 }

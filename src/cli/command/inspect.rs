@@ -23,7 +23,18 @@ pub(super) async fn run_of(session: &mut Session, name: &str) -> Result<Run, Err
     let client = &mut session.client;
     let answer = client.runs.get_run(GetRunRequest { run_id: name.to_owned() }).await;
     let answer = answer.map_err(|status| client.error(&status))?;
-    answer.into_inner().run.ok_or_else(|| Error::internal(&"the daemon answered without a run"))
+    let run = answer.into_inner().run.ok_or_else(|| Error::internal(&"the daemon answered without a run"))?;
+    Ok(as_it_holds(session, run))
+}
+
+/// Puts why a run stopped as it holds for this daemon, where people read it; data stays as the API gives it.
+fn as_it_holds(session: &Session, mut run: Run) -> Run {
+    if session.output.format == Format::Table
+        && let Some(failure) = &mut run.failure
+    {
+        failure.message = session.for_this_daemon(&failure.message);
+    }
+    run
 }
 
 /// Asks for a run with all below it.
@@ -31,7 +42,13 @@ pub(super) async fn tree_of(session: &mut Session, name: &str, max_depth: i32) -
     let client = &mut session.client;
     let answer = client.runs.get_run_tree(GetRunTreeRequest { run_id: name.to_owned(), max_depth }).await;
     let answer = answer.map_err(|status| client.error(&status))?;
-    answer.into_inner().root.ok_or_else(|| Error::internal(&"the daemon answered without a tree"))
+    let mut root = answer.into_inner().root.ok_or_else(|| Error::internal(&"the daemon answered without a tree"))?;
+    let mut open = vec![&mut root];
+    while let Some(node) = open.pop() {
+        node.run = node.run.take().map(|run| as_it_holds(session, run));
+        open.extend(&mut node.children);
+    }
+    Ok(root)
 }
 
 pub(super) async fn ps(session: &mut Session, args: &PsArgs) -> Result<u8, Error> {

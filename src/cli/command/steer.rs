@@ -11,6 +11,8 @@ use crate::wire::v1::{CancelRunRequest, CancelRunResponse, ResumeRunRequest, Run
 
 pub(super) async fn cancel(session: &mut Session, args: &CancelArgs) -> Result<u8, Error> {
     let mut answers: Vec<CancelRunResponse> = Vec::new();
+    // Whoever leaves before the answer is told where each of them stands.
+    session.followed.clone_from(&args.runs);
     for name in &args.runs {
         let client = &mut session.client;
         let request = CancelRunRequest { run_id: name.clone(), reason: args.reason.clone(), wait: !args.no_wait };

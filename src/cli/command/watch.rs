@@ -201,10 +201,10 @@ fn stands(session: &Session, run: &Run) -> (String, Vec<String>) {
     let id = &run.run_id;
     let state = text::enum_name(run.state().as_str_name(), "RUN_STATE_");
     let why = text::why(run.outcome(), run.failure.as_ref().map_or("", |failure| &failure.message));
+    let watch = || vec![format!("wrenctl watch {id}")];
     match run.state() {
         RunState::Suspended | RunState::Ended => (format!("run {id} is {state}: {why}"), steps(session, run)),
-        RunState::Unspecified | RunState::Pending | RunState::Running | RunState::Cancelling => {
-            (format!("run {id} goes on without wrenctl"), vec![format!("wrenctl watch {id}")])
-        }
+        RunState::Cancelling => (format!("run {id} is being cancelled; that goes on without wrenctl"), watch()),
+        RunState::Unspecified | RunState::Pending | RunState::Running => (format!("run {id} goes on without wrenctl"), watch()),
     }
 }

@@ -151,6 +151,18 @@ async fn an_interrupt_of_watch_and_wait_only_lets_go() {
 }
 
 #[tokio::test]
+async fn an_interrupt_of_cancel_says_where_the_run_stands() {
+    let cancelling = Run { state: RunState::Cancelling.into(), ..running_run() };
+    let stands =
+        [(running_run(), "run ROOT goes on without wrenctl"), (cancelling, "run ROOT is being cancelled; that goes on without wrenctl")];
+    for (run, said) in stands {
+        let script = Script { cancel_hangs: true, ..Script::new(run) };
+        let (seen, _) = play(script, &["cancel", "ROOT"]).await;
+        assert_eq!((seen.code, seen.stderr), (130, format!("{said}\nnext: wrenctl watch ROOT\n")));
+    }
+}
+
+#[tokio::test]
 async fn a_dry_run_says_what_is_valid_within_which_limits() {
     let limits = Some(v1::Limits { max_turns: Some(6), ..v1::Limits::default() });
     let run = Run { workflow_name: "w".to_owned(), limits, ..Run::default() };
