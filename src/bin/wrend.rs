@@ -1,6 +1,6 @@
 //! The `wrend` program: arguments, log, signals and exit code around [`wren::daemon`].
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -13,6 +13,10 @@ use wren::daemon::{self, Address, Options};
 /// Runs trees of AI agents, durably and within their budgets.
 #[derive(Parser)]
 #[command(name = "wrend", version)]
+#[command(after_help = "The config file is YAML, and every key can be left out: listen, token_file, authorities, workspaces, \
+    ceilings, log, drain_timeout, turns_in_flight_max, trees_max, providers, prices. README.md has an example. OPENAI_API_KEY, \
+    OPENAI_BASE_URL, OTEL_* and RUST_LOG are read from the environment.\n\n\
+    The first TERM or INT drains; a second one leaves at once.")]
 struct Args {
     /// Where the runs are kept [default: $XDG_DATA_HOME/wren].
     #[arg(long, value_name = "DIR")]
@@ -20,7 +24,7 @@ struct Args {
     /// Where to listen [default: a socket in $XDG_RUNTIME_DIR/wren or the data directory].
     #[arg(long, value_name = "unix:PATH|tcp:HOST:PORT")]
     listen: Option<Address>,
-    /// The config file.
+    /// The config file, in YAML; without one all defaults hold.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The form of the log's lines on stderr.
@@ -72,13 +76,20 @@ async fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let (mut first, mut second) = (Signals::new()?, Signals::new()?);
     let daemon = daemon::start(Options { data_dir: args.data_dir, listen: args.listen, config, takes_up: true }).await?;
     writeln!(std::io::stdout(), "wrend {} serving on {}", env!("CARGO_PKG_VERSION"), daemon.address())?;
+    let asked = async {
+        first.next().await;
+        tracing::info!("asked to end; a second signal leaves at once");
+    };
     let impatient = async {
         second.next().await;
         second.next().await;
+        tracing::warn!("a second signal: leaving at once; what was under way is taken up at the next start");
     };
     tokio::select! {
-        served = daemon.serve(first.next()) => served.map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        // In this order: the first signal is counted before it is answered, so that a second one right behind it counts too.
+        biased;
         () = impatient => Ok(ExitCode::FAILURE),
+        served = daemon.serve(asked) => served.map(|()| ExitCode::SUCCESS).map_err(Into::into),
     }
 }
 
@@ -86,7 +97,8 @@ fn log(format: Option<Log>, config: &Config) -> Result<(), Box<dyn std::error::E
     let filter = std::env::var("RUST_LOG").ok().or_else(|| config.log.filter.clone()).unwrap_or_else(|| "info".to_owned());
     let filter =
         EnvFilter::try_new(&filter).map_err(|error| format!("log filter {filter:?}: {error}; write it like info or wren=debug"))?;
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let is_colored = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(is_colored);
     let json = match format {
         Some(Log::Json) => true,
         Some(Log::Text) => false,

@@ -1,6 +1,8 @@
-//! What people type as money, time and pairs, read exactly. No float is on the way.
+//! What people type as money, time and pairs, read exactly, and the daemon's limits as people type them. No float is on the way.
 
 use std::time::Duration;
+
+use super::view::text;
 
 const NANOS_PER_USD: i64 = 1_000_000_000;
 const DECIMALS_MAX: usize = 9;
@@ -75,4 +77,38 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
         _ => Err(format!("{text:?} is no pair; write it as key=value")),
     }
+}
+
+/// Returns the daemon's refusal of a limit with money in dollars and time in days and hours, as they were typed; `None` if
+/// it does not read `NAME ASKED is above this daemon's ceiling of CEILING; …`.
+pub fn ceiling(message: &str) -> Option<String> {
+    const IS_ABOVE: &str = " is above this daemon's ceiling of ";
+    let (asked, rest) = message.split_once(IS_ABOVE)?;
+    let (name, asked) = asked.split_once(' ')?;
+    let (ceiling, rest) = rest.split_once(';')?;
+    let (asked, ceiling) = (asked.parse().ok()?, ceiling.parse().ok()?);
+    let (name, show): (&str, fn(i64) -> String) = match name {
+        "budget_usd_nanos" => ("budget", dollars),
+        "timeout_ms" => ("timeout", span),
+        other => (other, text::count),
+    };
+    Some(format!("{name} {}{IS_ABOVE}{};{rest}", show(asked), show(ceiling)))
+}
+
+fn dollars(nanos: i64) -> String {
+    let exact = text::decimal_usd(nanos);
+    format!("${}", exact.strip_suffix(".00").unwrap_or(&exact))
+}
+
+/// Returns a time as it can be typed, exactly.
+fn span(ms: i64) -> String {
+    let mut rest = ms.max(0);
+    let mut out = String::new();
+    for (unit_ms, unit) in [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")] {
+        if rest >= unit_ms {
+            out.push_str(&format!("{}{unit}", rest / unit_ms));
+            rest %= unit_ms;
+        }
+    }
+    if out.is_empty() { "0s".to_owned() } else { out }
 }

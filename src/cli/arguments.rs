@@ -95,7 +95,7 @@ pub enum Command {
     Result(RunName),
     /// Cancel runs and everything below them, and print what became of each
     Cancel(CancelArgs),
-    /// Let a suspended run go on, with higher limits if given
+    /// Let a suspended run go on, with other limits if given
     Resume(ResumeArgs),
     /// Wait until runs stop
     Wait(WaitArgs),
@@ -234,6 +234,9 @@ pub enum Progress {
     None,
 }
 
+/// How many runs `ps` lists at most.
+pub const LIMIT_MAX: u32 = 100_000;
+
 /// Arguments of `ps`.
 #[derive(Args, Debug)]
 pub struct PsArgs {
@@ -247,7 +250,7 @@ pub struct PsArgs {
     #[arg(short, long = "label", value_name = "KEY=VALUE", value_parser = amount::pair)]
     pub label: Vec<(String, String)>,
     /// How many at most
-    #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=i64::from(LIMIT_MAX)))]
     pub limit: u32,
     /// Also the runs below the roots
     #[arg(long)]

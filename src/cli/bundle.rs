@@ -1,5 +1,6 @@
 //! What is read from the client's disk for a submission: the workflow's file and its inputs. The daemon opens no client path.
 
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
 
@@ -24,12 +25,36 @@ pub fn workflow(path: &Path, stdin: &mut dyn Read) -> Result<Bundle, Error> {
     Ok(Bundle { entry_path: entry_path.clone(), files: vec![SourceFile { path: entry_path, content }] })
 }
 
+/// Checks that stdin is not asked for twice: the second reader would find nothing there.
+///
+/// # Errors
+/// It is.
+pub fn one_reader(workflow: &Path, given: &InputArgs) -> Result<(), Error> {
+    if is_stdin(workflow) && given.input_file.as_deref().is_some_and(is_stdin) {
+        return Err(Error::usage("standard input can be read once; name a file for the workflow or for --input-file"));
+    }
+    Ok(())
+}
+
+/// Checks that no key of a repeatable option is given twice: of two values one would be lost without a word.
+///
+/// # Errors
+/// One is.
+pub fn once(option: &str, pairs: &[(String, String)]) -> Result<(), Error> {
+    let mut seen = HashSet::new();
+    match pairs.iter().find(|(key, _)| !seen.insert(key)) {
+        Some((key, _)) => Err(Error::usage(format!("{option} {key} is given twice; keep one of its values"))),
+        None => Ok(()),
+    }
+}
+
 /// Returns the inputs as a JSON object: those of the file, then those of the command line. Words of the command line stay
 /// words; the daemon reads them as what the workflow asks for. `None` if none are given.
 ///
 /// # Errors
 /// The file cannot be read or holds no object.
 pub fn inputs(given: &InputArgs, stdin: &mut dyn Read) -> Result<Option<String>, Error> {
+    once("--input", &given.input)?;
     let mut values = Map::new();
     if let Some(path) = &given.input_file {
         let content = read(path, stdin)?;

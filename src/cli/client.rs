@@ -43,6 +43,8 @@ impl Interceptor for Bearer {
 pub struct Client {
     /// Where the daemon is, for messages.
     pub address: Address,
+    /// Whether the daemon ends with this process.
+    is_own_daemon: bool,
     /// Runs.
     pub runs: RunServiceClient<Line>,
     /// Workflows.
@@ -56,7 +58,7 @@ impl Client {
     ///
     /// # Errors
     /// Nobody answers there, or the token cannot be sent.
-    pub async fn connect(address: Address, token: Option<&str>) -> Result<Self, Error> {
+    pub async fn connect(address: Address, token: Option<&str>, is_own_daemon: bool) -> Result<Self, Error> {
         let bearer = match token.map(str::trim).filter(|token| !token.is_empty()) {
             None => None,
             Some(token) => {
@@ -74,12 +76,14 @@ impl Client {
             workflows: WorkflowServiceClient::new(line.clone()).max_decoding_message_size(ANSWER_BYTES_MAX),
             system: SystemServiceClient::new(line).max_decoding_message_size(ANSWER_BYTES_MAX),
             address,
+            is_own_daemon,
         })
     }
 
     /// Returns an error of this daemon.
     pub fn error(&self, status: &Status) -> Error {
-        Error::status(&self.address, status)
+        let error = Error::status(&self.address, status);
+        if self.is_own_daemon { error.of_own_daemon() } else { error }
     }
 }
 

@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorInfo, StatusExt, pb};
 
 use super::address::Address;
-use super::exit;
+use super::{amount, exit};
 use crate::wire::v1;
 
 /// Why a command did not do what it should.
@@ -34,6 +34,18 @@ pub struct Said {
     pub diagnostic_count: usize,
     /// What to do next.
     pub hints: Vec<String>,
+    /// The daemon's code for it; empty if it does not come from there.
+    pub reason: String,
+}
+
+/// Where a daemon that ends with the command has no file to be mended and nothing to be started again.
+const CONFIG_ADVICE: &str = ", or raise `ceilings` in wrend's config";
+const RESTART_BEFORE: &str = " where wrend is started, and start it again";
+const RESTART_ADVICE: &str = " where wrend is started, restart it and resume the run";
+
+/// Returns a message of the daemon as it holds where the daemon ends with the command.
+pub fn for_own_daemon(message: &str) -> String {
+    message.replace(RESTART_ADVICE, " and resume the run").replace(CONFIG_ADVICE, "")
 }
 
 impl Error {
@@ -65,7 +77,7 @@ impl Error {
     pub fn invalid(diagnostics: Vec<v1::Diagnostic>) -> Self {
         let diagnostic_count = diagnostics.len();
         let message = "the workflow or its inputs are not valid".to_owned();
-        Self::Said(Box::new(Said { code: exit::INVALID, message, diagnostics, diagnostic_count, hints: Vec::new() }))
+        Self::Said(Box::new(Said { code: exit::INVALID, message, diagnostics, diagnostic_count, ..Said::default() }))
     }
 
     /// Makes the error of a daemon that does not answer.
@@ -85,15 +97,38 @@ impl Error {
         let told = info.metadata.get("diagnostic_count").and_then(|count| count.parse().ok()).unwrap_or(0);
         let message =
             if status.message().is_empty() { format!("the daemon answered {:?}", status.code()) } else { status.message().into() };
+        let message = match info.reason.as_str() {
+            "LIMIT_ABOVE_CEILING" => amount::ceiling(&message).unwrap_or(message),
+            // There is no run yet to be resumed.
+            "SECRET_MISSING" => message.replace(RESTART_ADVICE, RESTART_BEFORE),
+            _ => message,
+        };
         let has_command = message.contains("`wrenctl ");
-        let hints = if has_command { None } else { next_step(&info) };
+        let hints = if has_command { None } else { next_step(&info, &message) };
         Self::Said(Box::new(Said {
             code: code(status.code(), &info.reason),
             message,
             diagnostic_count: diagnostics.len().max(told),
             diagnostics,
             hints: hints.into_iter().collect(),
+            reason: info.reason,
         }))
+    }
+
+    /// Says it for a daemon that ends with the command: nobody can start that one again.
+    #[must_use]
+    pub fn of_own_daemon(mut self) -> Self {
+        if let Self::Said(said) = &mut self {
+            match said.reason.as_str() {
+                "SECRET_MISSING" => {
+                    said.message = said.message.replace(RESTART_BEFORE, " and run the command again");
+                    said.hints = vec![secret_hint(&said.message, "a provider of another name needs `wrend --config FILE`")];
+                }
+                "LIMIT_ABOVE_CEILING" => said.message = for_own_daemon(&said.message),
+                _ => {}
+            }
+        }
+        self
     }
 
     /// Returns the exit code.
@@ -146,11 +181,11 @@ fn code(code: Code, reason: &str) -> u8 {
     }
 }
 
-fn next_step(info: &ErrorInfo) -> Option<String> {
+fn next_step(info: &ErrorInfo, message: &str) -> Option<String> {
     let fact = |key: &str| info.metadata.get(key).map_or("RUN", String::as_str);
     let run = fact("run_id");
     let step = match info.reason.as_str() {
-        "RUN_NOT_FOUND" => "`wrenctl ps --all` lists the runs that there are".to_owned(),
+        "RUN_NOT_FOUND" => "`wrenctl ps --all` lists the runs that there are, and with --descendants those below them".to_owned(),
         "RUN_AMBIGUOUS" => "give more of the id; `wrenctl ps --all` shows ids in full".to_owned(),
         "RUN_NOT_ROOT" => format!("name the root of its tree: `wrenctl resume {}`", fact("root_run_id")),
         "RUN_ENDED" => format!("see what came of it: `wrenctl get {run}`"),
@@ -161,9 +196,7 @@ fn next_step(info: &ErrorInfo) -> Option<String> {
             )
         }
         "LIMIT_ABOVE_CEILING" => "`wrenctl info` shows the ceilings of this daemon".to_owned(),
-        "SECRET_MISSING" => {
-            "set it in the environment of wrend and start wrend again, or try at no cost: `wrenctl run … --mock`".to_owned()
-        }
+        "SECRET_MISSING" => secret_hint(message, "set it in the environment of wrend and start wrend again"),
         "JOURNAL_UNREADABLE" => format!("nothing is appended to it and no other run stops; see `wrenctl get {run}`"),
         "QUEUE_FULL" => "see what runs: `wrenctl ps`".to_owned(),
         "DRAINING" | "STORE_UNAVAILABLE" => "try again in some seconds".to_owned(),
@@ -174,4 +207,10 @@ fn next_step(info: &ErrorInfo) -> Option<String> {
         _ => return None,
     };
     Some(step)
+}
+
+/// Returns what to do about a missing key; `otherwise` is what helps with a provider of any other name.
+fn secret_hint(message: &str, otherwise: &str) -> String {
+    let own = if message.contains("OPENAI_API_KEY") { "for a server of your own set OPENAI_BASE_URL" } else { otherwise };
+    format!("{own}; or try at no cost: `wrenctl run … --mock`")
 }

@@ -134,7 +134,13 @@ pub fn draining() -> Status {
 }
 
 fn not_found(name: &str) -> Status {
-    let message = format!("no run {name:?}; `wrenctl ps --all` lists the runs that there are");
+    // Lines of events show a child as its agent and the end of its id, which is no beginning.
+    let next = if name.contains('#') {
+        "what stands after # is the end of an id: `wrenctl tree ROOT -o name` shows the ids of a tree in full"
+    } else {
+        "`wrenctl ps --all` lists the runs that there are, and with --descendants those below them"
+    };
+    let message = format!("no run {name:?}; {next}");
     Problem::new(Code::NotFound, "RUN_NOT_FOUND", message).with("run_id", name).resource(name).status()
 }
 

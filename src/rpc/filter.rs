@@ -44,17 +44,20 @@ pub fn parse(filter: &str, query: &mut Query) -> Result<(), String> {
     let end = filter.chars().count() + 1;
     while !rest.is_empty() {
         let at = |tokens: &[(Place, Token)], index: usize| tokens.get(index).map_or(end, |(place, _)| *place);
-        let (name, value) = match rest {
-            [(_, Token::Word(name)), (_, Token::Equals), (_, Token::Word(value) | Token::Text(value)), ..] => (name, value),
+        let (name, value, place) = match rest {
+            [(_, Token::Word(name)), (_, Token::Equals), (place, Token::Word(value) | Token::Text(value)), ..] => (name, value, *place),
             [(_, Token::Word(_)), (_, Token::Equals), ..] => return Err(format!("column {}: a value is missing", at(rest, 2))),
             [(_, Token::Word(_)), ..] => return Err(format!("column {}: `=` is missing; only `name = value` is supported", at(rest, 1))),
             _ => return Err(format!("column {}: a name is missing: state, outcome, workflow or labels.KEY", at(rest, 0))),
         };
-        term(name, value, query).map_err(|why| format!("column {}: {why}", at(rest, 0)))?;
+        term(name, value, query).map_err(|fault| match fault {
+            Fault::Name(why) => format!("column {}: {why}", at(rest, 0)),
+            Fault::Value(why) => format!("column {place}: {why}"),
+        })?;
         rest = rest.get(3..).unwrap_or_default();
         match rest {
             [] => {}
-            [(_, Token::Word(word)), ..] if word == "AND" => {
+            [(_, Token::Word(word)), ..] if word.eq_ignore_ascii_case("AND") => {
                 if rest.len() == 1 {
                     return Err(format!("column {end}: a term is missing after AND"));
                 }
@@ -66,27 +69,47 @@ pub fn parse(filter: &str, query: &mut Query) -> Result<(), String> {
     Ok(())
 }
 
-fn term(name: &str, value: &str, query: &mut Query) -> Result<(), String> {
+/// Which side of a term is wrong, and why.
+enum Fault {
+    Name(String),
+    Value(String),
+}
+
+fn term(name: &str, value: &str, query: &mut Query) -> Result<(), Fault> {
     match name {
-        "state" if query.states.is_empty() => query.states.push(one_of("state", "RUN_STATE_", value, &STATES)?),
-        "outcome" if query.outcomes.is_empty() => query.outcomes.push(one_of("outcome", "OUTCOME_", value, &OUTCOMES)?),
+        "state" if query.states.is_empty() => query.states.push(state(value)?),
+        "outcome" if query.outcomes.is_empty() => query.outcomes.push(outcome(value)?),
         "workflow" if query.workflow.is_none() => query.workflow = Some(value.to_owned()),
-        "state" | "outcome" | "workflow" => return Err(format!("{name} is given twice, and no run has two")),
+        "state" | "outcome" | "workflow" => return Err(Fault::Name(format!("{name} is given twice, and no run has two"))),
         _ => match name.strip_prefix("labels.") {
             Some(key) if !key.is_empty() => query.labels.push((key.to_owned(), value.to_owned())),
-            _ => return Err(format!("there is no {name:?} to filter by: use state, outcome, workflow or labels.KEY")),
+            _ => return Err(Fault::Name(format!("there is no {name:?} to filter by: use state, outcome, workflow or labels.KEY"))),
         },
     }
     Ok(())
 }
 
-fn one_of<T: Copy>(what: &str, prefix: &str, value: &str, all: &[(&str, T)]) -> Result<T, String> {
+fn state(value: &str) -> Result<State, Fault> {
+    let meant = || known("OUTCOME_", value, &OUTCOMES).map(|(name, _)| format!("outcome = {name}"));
+    known("RUN_STATE_", value, &STATES).map(|(_, state)| state).ok_or_else(|| unknown("state", value, &STATES, meant()))
+}
+
+fn outcome(value: &str) -> Result<Outcome, Fault> {
+    let meant = || known("RUN_STATE_", value, &STATES).map(|(name, _)| format!("state = {name}"));
+    known("OUTCOME_", value, &OUTCOMES).map(|(_, outcome)| outcome).ok_or_else(|| unknown("outcome", value, &OUTCOMES, meant()))
+}
+
+/// Finds a word among those of the API, in any case and with or without the API's prefix.
+fn known<T: Copy>(prefix: &str, value: &str, all: &[(&'static str, T)]) -> Option<(&'static str, T)> {
     let upper = value.to_ascii_uppercase();
     let short = upper.strip_prefix(prefix).unwrap_or(&upper);
-    all.iter().find(|(name, _)| *name == short).map(|(_, found)| *found).ok_or_else(|| {
-        let names = all.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        format!("{value:?} is no {what}: use one of {names}")
-    })
+    all.iter().find(|(name, _)| *name == short).copied()
+}
+
+fn unknown<T>(what: &str, value: &str, all: &[(&str, T)], meant: Option<String>) -> Fault {
+    let names = all.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let meant = meant.map_or_else(String::new, |term| format!("did you mean `{term}`? or "));
+    Fault::Value(format!("{value:?} is no {what}: {meant}use one of {names}"))
 }
 
 fn tokens(filter: &str) -> Result<Vec<(Place, Token)>, String> {

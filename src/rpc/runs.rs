@@ -8,7 +8,7 @@ use tonic::{Code, Request, Response, Status};
 
 use super::error::{self, Problem};
 use super::{Api, filter, page, request};
-use crate::runtime::{Live, Query, Receipt, Row, RunReceipt, TraceFormat, Watch};
+use crate::runtime::{CheckedWorkflow, Live, Query, Receipt, Row, RunReceipt, TraceFormat, Watch};
 use crate::wire::{self, EventContext, v1};
 
 /// Below what clients take by default (4 MiB), with room for the frame.
@@ -21,6 +21,17 @@ fn run(row: &Row) -> v1::Run {
     wire::run(&row.summary, &row.account, row.cancel.as_ref().map(|mark| mark.reason.as_str()))
 }
 
+/// A run that was only checked: what it would be, without an id because it is none.
+fn would_be(checked: &CheckedWorkflow) -> v1::Run {
+    v1::Run {
+        workflow_name: checked.name.clone(),
+        workflow_digest: checked.digest.clone(),
+        agent: checked.agent.clone(),
+        limits: Some(wire::limits(&checked.limits)),
+        ..v1::Run::default()
+    }
+}
+
 #[tonic::async_trait]
 impl v1::run_service_server::RunService for Api {
     type WatchRunStream = Events;
@@ -31,7 +42,7 @@ impl v1::run_service_server::RunService for Api {
         let submit = async { self.runtime.submit(submission, validate_only).await.map_err(error::status) };
         let done = request::within(submit).await?;
         Ok(Response::new(v1::SubmitRunResponse {
-            run: done.row.as_ref().map(run),
+            run: done.row.as_ref().map(run).or_else(|| done.checked.as_ref().map(would_be)),
             deduplicated: done.deduplicated,
             warnings: done.warnings.iter().map(error::diagnostic).collect(),
         }))

@@ -51,12 +51,14 @@ pub async fn serve(
     let v1 = is_local.then(|| reflection().build_v1()).transpose().map_err(|error| fail(&error))?;
     let v1alpha = is_local.then(|| reflection().build_v1alpha()).transpose().map_err(|error| fail(&error))?;
     let closing = api.closing.clone();
+    let draining = api.runtime.clone();
     let signal = async {
         shutdown.await;
         health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
         health.set_not_serving::<RunServiceServer<Api>>().await;
         health.set_not_serving::<WorkflowServiceServer<Api>>().await;
         health.set_not_serving::<SystemServiceServer<Api>>().await;
+        tracing::info!(runs = draining.running(), "draining");
         drain.await;
         closing.cancel();
     };

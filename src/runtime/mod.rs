@@ -76,6 +76,8 @@ pub struct Submission {
 pub struct Submitted {
     /// The root run's row; `None` where it was only checked.
     pub row: Option<Row>,
+    /// What it was understood as, with the limits that hold for it; `None` where it was accepted.
+    pub checked: Option<CheckedWorkflow>,
     /// Whether the same request had created it before.
     pub deduplicated: bool,
     /// Warnings of the workflow.

@@ -98,7 +98,7 @@ impl Runtime {
         self.check_models(&plan, &launch.agent)?;
         let registry = self.open_registry(&plan, &submission.workspace)?;
         if validate_only {
-            return Ok(Submitted { row: None, deduplicated: false, warnings });
+            return Ok(Submitted { row: None, checked: Some(checked(&plan, digest, limits)), deduplicated: false, warnings });
         }
         self.check_room()?;
         let id = self.new_run_id();
@@ -116,11 +116,11 @@ impl Runtime {
         self.detached(Box::pin(async move {
             let created = runtime.store().create(tree).await?;
             let Some(recorded) = created.recorded else {
-                return Ok(Submitted { row: Some(created.row), deduplicated: true, warnings });
+                return Ok(Submitted { row: Some(created.row), checked: None, deduplicated: true, warnings });
             };
             // The run is durable: from here on a crash only delays it.
             runtime.open_new_tree(id, plan, inputs, registry, recorded);
-            Ok(Submitted { row: Some(created.row), deduplicated: false, warnings })
+            Ok(Submitted { row: Some(created.row), checked: None, deduplicated: false, warnings })
         }))
         .await
     }
@@ -135,14 +135,7 @@ impl Runtime {
         {
             diagnostics.extend(faults);
         }
-        let workflow = CheckedWorkflow {
-            name: plan.name().to_owned(),
-            description: plan.description().to_owned(),
-            digest,
-            input_schema: plan.input_schema(),
-            agent: plan.root_agent().to_owned(),
-            limits: plan.limits().over(Limits::DEFAULT),
-        };
+        let workflow = checked(&plan, digest, plan.limits().over(Limits::DEFAULT));
         let faulty = diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error);
         Checked { diagnostics, workflow: (!faulty).then_some(workflow) }
     }
@@ -291,6 +284,17 @@ impl Runtime {
             labels: submission.labels.clone(),
             submitter: submission.submitter.clone(),
         }
+    }
+}
+
+fn checked(plan: &Plan, digest: String, limits: Limits) -> CheckedWorkflow {
+    CheckedWorkflow {
+        name: plan.name().to_owned(),
+        description: plan.description().to_owned(),
+        digest,
+        input_schema: plan.input_schema(),
+        agent: plan.root_agent().to_owned(),
+        limits,
     }
 }
 

@@ -308,3 +308,95 @@ fn what_is_left_of_a_budget_is_less_than_the_cheapest_next_turn() {
     }
     assert_eq!(turns.len(), 3, "{turns:?}");
 }
+
+#[test]
+fn a_dry_run_answers_what_would_run_and_creates_nothing() {
+    let daemon = Daemon::start();
+    let run = daemon.json(0, &["run", "--dry-run", "-f", "workflows/runaway.yaml", "--budget", "0.03"]);
+    assert_eq!((run["run_id"].as_str(), run["workflow_name"].as_str(), run["agent"].as_str()), (Some(""), Some("runaway"), Some("runner")));
+    assert_eq!(int(&run["limits"]["budget_usd_nanos"]), 30_000_000);
+    assert!(int(&run["limits"]["max_runs"]) > 0, "the defaults are filled in: {run}");
+    assert_eq!(daemon.json(0, &["ps", "--all"])["runs"], serde_json::json!([]));
+    let shown = daemon.expect(0, &["run", "--dry-run", "-f", "workflows/runaway.yaml", "--budget", "0.03"]);
+    assert!(shown.starts_with("runaway is valid\n") && shown.contains("$0.030000"), "{shown}");
+}
+
+#[test]
+fn limits_above_the_ceilings_are_refused_in_the_users_units() {
+    let daemon = Daemon::start();
+    for (flag, value, said) in [
+        ("--budget", "1000.01", "budget $1000.01 is above this daemon's ceiling of $1000;"),
+        ("--timeout", "8d", "timeout 8d is above this daemon's ceiling of 7d;"),
+    ] {
+        let refused = daemon.run(&["run", "-f", "workflows/runaway.yaml", flag, value]);
+        let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(stderr.contains(said), "{stderr}");
+    }
+}
+
+#[test]
+fn without_a_daemon_nobody_is_told_to_start_one_again() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let local = |args: &[&str]| daemon.ctl(args).env("XDG_DATA_HOME", dir.path()).output().unwrap();
+    let refused = local(&["run", "--local", "-f", "workflows/deep-research.yaml", "-i", "topic=Why did worker 7 stop?"]);
+    let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("set OPENAI_API_KEY to a valid key and run the command again"), "{stderr}");
+    assert!(stderr.contains("OPENAI_BASE_URL") && !stderr.contains("wrend"), "{stderr}");
+    let refused = local(&["run", "--local", "-f", "workflows/runaway.yaml", "--budget", "1000.01"]);
+    let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(stderr.contains("$1000; ask for less\n") && !stderr.contains("wrend"), "{stderr}");
+}
+
+#[test]
+fn wrend_says_that_it_drains_and_leaves_at_the_second_signal() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", dir.path().join("wrend.sock").display());
+    let mut wrend = Command::new(env!("CARGO_BIN_EXE_wrend"))
+        .env_remove("RUST_LOG")
+        .args(["--data-dir", dir.path().join("data").to_str().unwrap(), "--listen", &address])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut serving = String::new();
+    BufReader::new(wrend.stdout.take().unwrap()).read_line(&mut serving).unwrap();
+    assert!(serving.contains("serving"), "{serving}");
+    let ctl = |args: &[&str]| {
+        let mut ctl = Command::new(env!("CARGO_BIN_EXE_wrenctl"));
+        ctl.current_dir(crate::support::root()).env("WREN_ADDRESS", &address).args(args);
+        ctl
+    };
+    let submitted = ctl(&["run", "-d", "-f", "workflows/slow-scan.yaml", "-i", "pace=600s"]).output().unwrap();
+    let run = String::from_utf8(submitted.stdout).unwrap();
+    // Once a child's reply is under way, which takes longer than any test, a drain has something to wait for.
+    let mut watch = ctl(&["watch", run.trim(), "-o", "jsonl"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut events =
+        BufReader::new(watch.stdout.take().unwrap()).lines().map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    assert!(events.any(|event| event["parent_run_id"] != "" && event["turn_started"].is_object()));
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(wrend.id()).unwrap()).unwrap();
+    let signal = || rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let mut lines = BufReader::new(wrend.stderr.take().unwrap()).lines().map(Result::unwrap);
+    signal();
+    let drains = lines.find(|line| line.contains("draining")).unwrap();
+    assert!(drains.contains("runs=") && !drains.contains("runs=0") && !drains.contains('\x1b'), "{drains:?}");
+    signal();
+    assert!(lines.any(|line| line.contains("leaving at once")));
+    assert_eq!(wrend.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn the_readmes_config_is_one() {
+    let readme = std::fs::read_to_string(crate::support::root().join("README.md")).unwrap();
+    let section = readme.split("## The daemon's config").nth(1).unwrap();
+    let yaml = section.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let config = wren::config::Config::parse("README.md", yaml).unwrap();
+    assert!(!config.workspaces.is_empty() && config.token_file.is_some() && config.ceilings.budget_usd.is_some());
+    assert!(!config.providers.endpoints.is_empty() && config.prices.is_some());
+}

@@ -24,12 +24,17 @@ fn a_filter_joins_terms_by_and() {
     assert_eq!(query.workflow.as_deref(), Some("x \"y\""));
     assert_eq!(query.labels, [("team".to_owned(), "core".to_owned())]);
     assert!(parsed("  ").unwrap().states.is_empty());
+    let small = parsed("state = running and outcome = budget").unwrap();
+    assert_eq!((&small.states[..], &small.outcomes[..]), (&[State::Running][..], &[Outcome::Budget][..]));
 }
 
 #[test]
 fn a_filter_that_cannot_be_read_names_the_column() {
     for (text, begins) in [
-        ("state = SLEEPING", "column 1: \"SLEEPING\" is no state"),
+        ("state = SLEEPING", "column 9: \"SLEEPING\" is no state: use one of PENDING, RUNNING"),
+        ("outcome=BAD", "column 9: \"BAD\" is no outcome: use one of COMPLETED, FAILED"),
+        ("state = completed", "column 9: \"completed\" is no state: did you mean `outcome = COMPLETED`?"),
+        ("outcome = running", "column 11: \"running\" is no outcome: did you mean `state = RUNNING`?"),
         ("state = RUNNING OR state = ENDED", "column 17: AND is missing"),
         ("state = RUNNING AND", "column 20: a term is missing"),
         ("state =", "column 8: a value is missing"),
@@ -138,6 +143,8 @@ fn every_error_has_its_code_and_reason() {
         let info = status.get_details_error_info().unwrap();
         assert_eq!((status.code(), info.reason.as_str(), info.domain.as_str()), (code, reason, "wren.v1"));
     }
+    let tail = error::status(Error::NotFound("researcher#XVH5".to_owned()));
+    assert!(tail.message().contains("`wrenctl tree ROOT -o name`"), "{}", tail.message());
     let bad = error::field("FIELD_INVALID", "page_size", "is -1");
     assert_eq!(bad.get_details_bad_request().unwrap().field_violations.first().unwrap().field, "page_size");
 }

@@ -1,7 +1,8 @@
 //! Commands that only look: ps, get, tree, transcript, result, trace, info.
 
 use super::Session;
-use crate::cli::arguments::{Format, PsArgs, TraceArgs, TraceKind, TreeArgs};
+use crate::cli::arguments::{Format, LIMIT_MAX, PsArgs, TraceArgs, TraceKind, TreeArgs};
+use crate::cli::bundle;
 use crate::cli::error::Error;
 use crate::cli::exit;
 use crate::cli::follow;
@@ -10,7 +11,7 @@ use crate::cli::view::frame::{self, Look};
 use crate::cli::view::{Paint, table, text, transcript as conversation, tree as model};
 use crate::wire::v1::{
     GetRunRequest, GetRunTreeRequest, GetServerInfoRequest, GetTraceRequest, GetTranscriptRequest, GetTranscriptResponse, ListRunsRequest,
-    ListRunsResponse, Run, RunNode, TraceFormat,
+    ListRunsResponse, Outcome, Run, RunNode, TraceFormat,
 };
 
 /// The states of runs that have not ended; the daemon filters by one at a time.
@@ -22,7 +23,18 @@ pub(super) async fn run_of(session: &mut Session, name: &str) -> Result<Run, Err
     let client = &mut session.client;
     let answer = client.runs.get_run(GetRunRequest { run_id: name.to_owned() }).await;
     let answer = answer.map_err(|status| client.error(&status))?;
-    answer.into_inner().run.ok_or_else(|| Error::internal(&"the daemon answered without a run"))
+    let run = answer.into_inner().run.ok_or_else(|| Error::internal(&"the daemon answered without a run"))?;
+    Ok(as_it_holds(session, run))
+}
+
+/// Puts why a run stopped as it holds for this daemon, where people read it; data stays as the API gives it.
+fn as_it_holds(session: &Session, mut run: Run) -> Run {
+    if session.output.format == Format::Table
+        && let Some(failure) = &mut run.failure
+    {
+        failure.message = session.for_this_daemon(&failure.message);
+    }
+    run
 }
 
 /// Asks for a run with all below it.
@@ -30,26 +42,41 @@ pub(super) async fn tree_of(session: &mut Session, name: &str, max_depth: i32) -
     let client = &mut session.client;
     let answer = client.runs.get_run_tree(GetRunTreeRequest { run_id: name.to_owned(), max_depth }).await;
     let answer = answer.map_err(|status| client.error(&status))?;
-    answer.into_inner().root.ok_or_else(|| Error::internal(&"the daemon answered without a tree"))
+    let mut root = answer.into_inner().root.ok_or_else(|| Error::internal(&"the daemon answered without a tree"))?;
+    let mut open = vec![&mut root];
+    while let Some(node) = open.pop() {
+        node.run = node.run.take().map(|run| as_it_holds(session, run));
+        open.extend(&mut node.children);
+    }
+    Ok(root)
 }
 
 pub(super) async fn ps(session: &mut Session, args: &PsArgs) -> Result<u8, Error> {
+    bundle::once("--label", &args.label)?;
     let labels = args.label.iter().map(|(key, value)| format!("labels.{key} = {}", quoted(value)));
     let terms: Vec<String> = args.filter.iter().cloned().chain(labels).collect();
     let says_state = args.filter.as_ref().is_some_and(|filter| filter.contains("state") || filter.contains("outcome"));
     let filters: Vec<String> = if args.all || says_state {
         vec![terms.join(" AND ")]
     } else {
-        OPEN_STATES.iter().map(|state| [vec![format!("state = {state}")], terms.clone()].concat().join(" AND ")).collect()
+        // The user's own terms come first, so that the columns of an error are those of what was typed.
+        OPEN_STATES.iter().map(|state| [terms.clone(), vec![format!("state = {state}")]].concat().join(" AND ")).collect()
     };
-    let mut runs = Vec::new();
+    let (mut runs, mut more) = (Vec::new(), false);
     for filter in filters {
-        runs.extend(list(session, filter, args).await?);
+        let (found, is_cut) = list(session, filter, args).await?;
+        runs.extend(found);
+        more |= is_cut;
     }
     // Ids sort by creation; a run that changed its state between two answers is in both.
     runs.sort_by(|one, other| other.run_id.cmp(&one.run_id));
     runs.dedup_by(|one, other| one.run_id == other.run_id);
-    runs.truncate(args.limit.try_into().unwrap_or(usize::MAX));
+    let most = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    if more || runs.len() > most {
+        runs.truncate(most);
+        let doubled = args.limit.saturating_mul(2).min(LIMIT_MAX);
+        session.output.talk(&format!("these are the newest {}; more: --limit {doubled}", args.limit));
+    }
     let now_us = session.now_us();
     let names: Vec<String> = runs.iter().map(|run| run.run_id.clone()).collect();
     if session.output.format == Format::Jsonl {
@@ -69,7 +96,8 @@ pub(super) async fn ps(session: &mut Session, args: &PsArgs) -> Result<u8, Error
     Ok(exit::OK)
 }
 
-async fn list(session: &mut Session, filter: String, args: &PsArgs) -> Result<Vec<Run>, Error> {
+/// Returns the newest runs, up to the limit or a little more, and whether there are others.
+async fn list(session: &mut Session, filter: String, args: &PsArgs) -> Result<(Vec<Run>, bool), Error> {
     let most = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let mut request = ListRunsRequest {
         page_size: i32::try_from(args.limit.min(PAGE)).unwrap_or(0),
@@ -84,7 +112,7 @@ async fn list(session: &mut Session, filter: String, args: &PsArgs) -> Result<Ve
         let page = answer.map_err(|status| client.error(&status))?.into_inner();
         runs.extend(page.runs);
         if runs.len() >= most || page.next_page_token.is_empty() {
-            return Ok(runs);
+            return Ok((runs, !page.next_page_token.is_empty()));
         }
         request.page_token = page.next_page_token;
     }
@@ -97,8 +125,8 @@ fn quoted(value: &str) -> String {
 pub(super) async fn get(session: &mut Session, name: &str) -> Result<u8, Error> {
     let run = run_of(session, name).await?;
     session.output.document(&run, |paint| table::run(&run, paint), std::slice::from_ref(&run.run_id))?;
-    if run.parent_run_id.is_empty() && session.output.format == Format::Table {
-        for step in table::next_steps(&run) {
+    if session.output.format == Format::Table {
+        for step in steps(session, &run) {
             session.next(&step);
         }
     }
@@ -128,6 +156,11 @@ fn ids(root: &RunNode) -> Vec<String> {
 }
 
 pub(super) async fn transcript(session: &mut Session, name: &str) -> Result<u8, Error> {
+    if session.output.format == Format::Name {
+        let run = run_of(session, name).await?;
+        session.output.data(&run.run_id)?;
+        return Ok(exit::OK);
+    }
     let mut request = GetTranscriptRequest { run_id: name.to_owned(), page_size: 0, page_token: String::new() };
     let mut messages = Vec::new();
     loop {
@@ -199,26 +232,38 @@ pub(super) async fn result(session: &mut Session, name: &str) -> Result<u8, Erro
 /// Says how a run stopped, unless it completed, and what can be done about it.
 pub(super) fn say_stop(session: &mut Session, run: &Run) {
     let paint = session.output.talk_paint;
-    let outcome = text::enum_name(run.outcome().as_str_name(), "OUTCOME_");
     if exit::of(run.outcome()) == exit::OK {
         if run.truncated {
             session.output.talk(&format!("{} the last reply was cut off by its output limit", paint.yellow("note:")));
         }
         return;
     }
-    let why = run.failure.as_ref().map(|failure| text::one_line(&failure.message)).filter(|message| !message.is_empty());
-    // Some messages begin with the outcome's name themselves.
-    let why = why.map_or_else(String::new, |why| format!(": {}", why.strip_prefix(&format!("{outcome}: ")).unwrap_or(&why)));
+    let why = run.failure.as_ref().map_or("", |failure| &failure.message);
+    let why = text::why(run.outcome(), &session.for_this_daemon(why));
     let verb = text::enum_name(run.state().as_str_name(), "RUN_STATE_");
-    session.output.insist(&format!("{} run {} {verb}: {outcome}{why}", paint.yellow("stopped:"), run.run_id));
-    if run.parent_run_id.is_empty() {
-        for step in table::next_steps(run) {
-            session.next(&step);
-        }
+    session.output.insist(&format!("{} run {} {verb}: {why}", paint.yellow("stopped:"), run.run_id));
+    for step in steps(session, run) {
+        session.next(&step);
+    }
+}
+
+/// Returns what can be typed about a run that has stopped. A child goes on with its root.
+pub(super) fn steps(session: &Session, run: &Run) -> Vec<String> {
+    match run.outcome() {
+        _ if !run.parent_run_id.is_empty() => Vec::new(),
+        // A daemon of one command takes nothing up by itself.
+        Outcome::Drained if session.is_own_daemon => vec![format!("wrenctl resume {}", run.run_id)],
+        _ => table::next_steps(run),
     }
 }
 
 pub(super) async fn trace(session: &mut Session, args: &TraceArgs) -> Result<u8, Error> {
+    match (session.output.format, args.kind) {
+        (Format::Table | Format::Name, _) | (Format::Json, TraceKind::OtlpJson | TraceKind::JaegerJson) => {}
+        (Format::Json, TraceKind::Text) | (Format::Jsonl | Format::Yaml, _) => {
+            return Err(Error::usage("trace has no such form; use --format otlp-json or --format jaeger-json"));
+        }
+    }
     let format = match args.kind {
         TraceKind::Text => TraceFormat::Text,
         TraceKind::OtlpJson => TraceFormat::OtlpJson,

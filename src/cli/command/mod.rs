@@ -17,7 +17,7 @@ use futures_util::future::BoxFuture;
 use super::address::Address;
 use super::arguments::{Cli, Command, Global, Shell, WorkflowCommand};
 use super::client::Client;
-use super::error::Error;
+use super::error::{self, Error};
 use super::output::Output;
 use super::{Interrupts, Size, StartLocal, Surroundings, Terminal, diagnostic, exit};
 
@@ -36,6 +36,8 @@ struct Session {
     /// The trace that a submission is part of: the `TRACEPARENT` of the environment, as CI systems and OpenTelemetry's own
     /// tools set it.
     traceparent: Option<String>,
+    /// The runs that are being followed, for what is said if the user leaves.
+    followed: Vec<String>,
 }
 
 impl Session {
@@ -45,6 +47,11 @@ impl Session {
 
     fn now_us(&self) -> i64 {
         (self.now_us)()
+    }
+
+    /// Returns a message of the daemon as it holds where the daemon ends with this command.
+    fn for_this_daemon(&self, message: &str) -> String {
+        if self.is_own_daemon { error::for_own_daemon(message) } else { message.to_owned() }
     }
 
     /// Says what can be typed next.
@@ -109,7 +116,12 @@ fn program(global: &Global) -> String {
 
 fn without_daemon(command: &Command, surroundings: &Surroundings, output: &mut Output) -> Option<Result<u8, Error>> {
     let text = match command {
-        Command::Version => format!("wrenctl {}", env!("CARGO_PKG_VERSION")),
+        Command::Version => {
+            let version = env!("CARGO_PKG_VERSION");
+            let human = |_| format!("wrenctl {version}");
+            let told = output.document(&serde_json::json!({"version": version}), human, &[version.to_owned()]);
+            return Some(told.map(|()| exit::OK));
+        }
         Command::Completion(args) => match completion(args.shell) {
             Ok(script) => script,
             Err(error) => return Some(Err(error)),
@@ -162,11 +174,12 @@ async fn with_daemon(cli: Cli, surroundings: Surroundings, output: Output, progr
     let is_own_daemon = server.is_some();
     let traceparent = variable("TRACEPARENT");
     let work = async move {
-        let client = match Client::connect(address, token.as_deref()).await {
+        let client = match Client::connect(address, token.as_deref(), is_own_daemon).await {
             Ok(client) => client,
             Err(error) => return (Err(error), output),
         };
-        let mut session = Session { output, client, stdin, directory, terminal, now_us, program, is_own_daemon, traceparent };
+        let mut session =
+            Session { output, client, stdin, directory, terminal, now_us, program, is_own_daemon, traceparent, followed: Vec::new() };
         let result = dispatch(&mut session, cli.command, interrupts).await;
         (result, session.output)
     };
@@ -237,7 +250,10 @@ async fn dispatch(session: &mut Session, command: Command, mut interrupts: Inter
             let work = looking(session, other);
             tokio::select! {
                 result = work => result,
-                () = interrupted(&mut interrupts) => Err(Error::Interrupted),
+                () = interrupted(&mut interrupts) => {
+                    watch::leave(session).await;
+                    Err(Error::Interrupted)
+                }
             }
         }
     }

@@ -7,10 +7,12 @@ use crate::cli::arguments::{CancelArgs, Format, Progress, ResumeArgs};
 use crate::cli::error::Error;
 use crate::cli::view::{Paint, line, table, text};
 use crate::cli::{exit, output};
-use crate::wire::v1::{CancelRunRequest, CancelRunResponse, ResumeRunRequest};
+use crate::wire::v1::{CancelRunRequest, CancelRunResponse, ResumeRunRequest, RunState};
 
 pub(super) async fn cancel(session: &mut Session, args: &CancelArgs) -> Result<u8, Error> {
     let mut answers: Vec<CancelRunResponse> = Vec::new();
+    // Whoever leaves before the answer is told where each of them stands.
+    session.followed.clone_from(&args.runs);
     for name in &args.runs {
         let client = &mut session.client;
         let request = CancelRunRequest { run_id: name.clone(), reason: args.reason.clone(), wait: !args.no_wait };
@@ -31,18 +33,25 @@ pub(super) async fn cancel(session: &mut Session, args: &CancelArgs) -> Result<u
 }
 
 fn receipt(answers: &[CancelRunResponse], paint: Paint) -> String {
-    let receipts: Vec<_> = answers.iter().flat_map(|answer| answer.receipts.iter().cloned()).collect();
-    let without = answers.iter().filter(|answer| answer.receipts.is_empty()).filter_map(|answer| answer.run.as_ref());
+    let cut = answers.iter().filter(|answer| !had_ended(answer));
+    let receipts: Vec<_> = cut.flat_map(|answer| answer.receipts.iter().cloned()).collect();
     let mut out = if receipts.is_empty() { String::new() } else { table::receipts(&receipts, paint) };
-    for run in without {
-        let state = text::enum_name(run.state().as_str_name(), "RUN_STATE_");
-        out.push_str(&format!("{} is {state}\n", run.run_id));
-    }
-    for answer in answers.iter().filter(|answer| !answer.receipts.is_empty()) {
-        let id = answer.run.as_ref().map(|run| run.run_id.as_str()).unwrap_or_default();
-        out.push_str(&format!("{id} was quiet after {} ms\n", text::count(answer.quiescent_ms)));
+    for answer in answers {
+        let run = answer.run.clone().unwrap_or_default();
+        let id = &run.run_id;
+        out.push_str(&match (had_ended(answer), answer.receipts.is_empty()) {
+            (true, _) => format!("{id} already ended: {}\n", text::enum_name(run.outcome().as_str_name(), "OUTCOME_")),
+            (false, true) => format!("{id} is {}\n", text::enum_name(run.state().as_str_name(), "RUN_STATE_")),
+            (false, false) => format!("{id} was quiet after {} ms\n", text::count(answer.quiescent_ms)),
+        });
     }
     out
+}
+
+/// Returns whether there was nothing left to cancel.
+fn had_ended(answer: &CancelRunResponse) -> bool {
+    let is_over = answer.run.as_ref().is_some_and(|run| run.state() == RunState::Ended);
+    is_over && answer.receipts.iter().all(|receipt| receipt.state_at_cancel() == RunState::Ended)
 }
 
 pub(super) async fn resume(session: &mut Session, args: &ResumeArgs, interrupts: &mut Interrupts) -> Result<u8, Error> {

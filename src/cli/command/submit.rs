@@ -5,20 +5,23 @@ use std::time::Duration;
 use tonic::Request;
 
 use super::inspect::{print_answer, run_of, say_stop, tree_of};
+use super::workflow::valid;
 use super::{Session, interrupted};
 use crate::cli::address::Address;
-use crate::cli::arguments::{Progress, RunArgs};
+use crate::cli::arguments::{Format, Progress, RunArgs};
 use crate::cli::diagnostic;
 use crate::cli::display::{Display, Target};
 use crate::cli::error::Error;
 use crate::cli::exit;
 use crate::cli::follow::Follow;
-use crate::cli::view::{table, tree};
+use crate::cli::view::{table, text, tree};
 use crate::cli::{Interrupts, bundle};
-use crate::wire::v1::{CancelRunRequest, CancelRunResponse, Run, SubmitRunRequest, SubmitRunResponse, WatchRunRequest};
+use crate::wire::v1::{CancelRunRequest, CancelRunResponse, Run, RunState, SubmitRunRequest, SubmitRunResponse, WatchRunRequest};
 
 /// How often the tree is drawn anew.
 const FRAME: Duration = Duration::from_millis(100);
+/// How long a daemon that does not answer may hold up a user who leaves.
+pub(super) const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What ended the watching of a run.
 pub(super) enum Watched {
@@ -34,7 +37,7 @@ pub(super) async fn run(session: &mut Session, args: &RunArgs, interrupts: &mut 
     warn(session, &answer);
     let run = answer.run.unwrap_or_default();
     if args.dry_run {
-        return dry(session, &run);
+        return dry(session, &run, args).await;
     }
     if answer.deduplicated {
         session.output.talk(&format!("this request id was submitted before; this is its run {}", run.run_id));
@@ -52,6 +55,9 @@ pub(super) async fn run(session: &mut Session, args: &RunArgs, interrupts: &mut 
 }
 
 fn request(session: &mut Session, args: &RunArgs) -> Result<SubmitRunRequest, Error> {
+    bundle::one_reader(&args.file, &args.inputs)?;
+    bundle::once("--label", &args.label)?;
+    bundle::once("--set-model", &args.set_model)?;
     let bundle = bundle::workflow(&args.file, &mut *session.stdin)?;
     let inputs = bundle::inputs(&args.inputs, &mut *session.stdin)?;
     Ok(SubmitRunRequest {
@@ -94,7 +100,10 @@ async fn submit(session: &mut Session, request: SubmitRunRequest, interrupts: &m
         answer = &mut answer => (answer, false),
         () = interrupted(interrupts) => tokio::select! {
             answer = &mut answer => (answer, true),
-            () = interrupted(interrupts) => return Err(Error::Interrupted),
+            () = interrupted(interrupts) => {
+                let error = Error::new(exit::INTERRUPTED, "the daemon has not answered yet, and the run may go on all the same");
+                return Err(error.hint("look for it: `wrenctl ps`"));
+            }
         },
     };
     Ok((answer.map_err(|status| session.client.error(&status))?.into_inner(), is_unwanted))
@@ -107,10 +116,11 @@ fn warn(session: &mut Session, answer: &SubmitRunResponse) {
     }
 }
 
-fn dry(session: &mut Session, run: &Run) -> Result<u8, Error> {
-    let limits = run.limits.unwrap_or_default();
-    let human = |paint| format!("{} is valid\n{}", run.workflow_name, table::limits(&limits, None, paint));
-    session.output.document(run, human, std::slice::from_ref(&run.workflow_name))?;
+async fn dry(session: &mut Session, run: &Run, args: &RunArgs) -> Result<u8, Error> {
+    if session.output.format == Format::Table {
+        return valid(session, &run.workflow_name, &run.limits.unwrap_or_default(), &args.file).await;
+    }
+    session.output.document(run, |_| String::new(), std::slice::from_ref(&run.workflow_name))?;
     Ok(exit::OK)
 }
 
@@ -186,15 +196,45 @@ async fn cancel(session: &mut Session, run_id: &str, mut display: Option<&mut Di
     if let Some(display) = display.as_deref_mut() {
         display.clear(&mut session.output);
     }
-    session.output.talk("cancelling; Ctrl-C again leaves at once");
+    session.output.talk("cancelling; Ctrl-C again leaves as soon as the daemon has it");
     let mut client = session.client.clone();
-    let request = CancelRunRequest { run_id: run_id.to_owned(), reason: "interrupted by the user".to_owned(), wait: true };
+    let mut answer = std::pin::pin!(client.runs.cancel_run(cancelling(run_id, true)));
     let answer = tokio::select! {
-        answer = client.runs.cancel_run(request) => answer,
-        () = interrupted(interrupts) => return Err(Error::Interrupted),
+        answer = &mut answer => answer,
+        () = interrupted(interrupts) => return leave(session, run_id).await,
     };
-    let answer: CancelRunResponse = answer.map_err(|status| session.client.error(&status))?.into_inner();
+    let unsure = |error: Error| error.hint(format!("the run may go on; cancel it: `wrenctl cancel {run_id}`"));
+    let answer: CancelRunResponse = answer.map_err(|status| unsure(session.client.error(&status)))?.into_inner();
     let receipts = table::receipts(&answer.receipts, session.output.talk_paint);
     session.output.talk(&receipts);
     settle(session, run_id, display).await
+}
+
+fn cancelling(run_id: &str, wait: bool) -> CancelRunRequest {
+    CancelRunRequest { run_id: run_id.to_owned(), reason: "interrupted by the user".to_owned(), wait }
+}
+
+/// Leaves a run that is being cancelled. The first request may not have left this process yet, and it answers only when
+/// all has ended; one that does not wait answers as soon as the cancel is durable, so it says whether it can be relied on.
+async fn leave(session: &mut Session, run_id: &str) -> Result<u8, Error> {
+    let mut client = session.client.clone();
+    let asked = tokio::time::timeout(FAREWELL, client.runs.cancel_run(cancelling(run_id, false))).await;
+    let why = match asked {
+        Ok(Ok(answer)) => {
+            let run = answer.into_inner().run.unwrap_or_default();
+            let holds = match run.state() {
+                RunState::Ended => format!("run {run_id} has ended: {}", text::enum_name(run.outcome().as_str_name(), "OUTCOME_")),
+                RunState::Unspecified | RunState::Pending | RunState::Running | RunState::Suspended | RunState::Cancelling => {
+                    format!("run {run_id} is cancelled for sure: the daemon has stored it and stops what still runs")
+                }
+            };
+            session.output.insist(&holds);
+            session.next(&format!("wrenctl watch {run_id}"));
+            return Ok(exit::INTERRUPTED);
+        }
+        Ok(Err(status)) => format!(": {}", text::one_line(status.message())),
+        Err(_) => format!(" within {} s", FAREWELL.as_secs()),
+    };
+    let error = Error::new(exit::INTERRUPTED, format!("the cancel of run {run_id} is not confirmed{why}; it may go on"));
+    Err(error.hint(format!("`wrenctl cancel {run_id}`")))
 }

@@ -1,21 +1,23 @@
 //! Commands that follow runs: watch, events, wait.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::Session;
-use super::inspect::{run_of, say_stop, tree_of};
-use super::submit::{Watched, drive};
+use super::inspect::{run_of, say_stop, steps, tree_of};
+use super::submit::{FAREWELL, Watched, drive};
 use crate::cli::arguments::{EventsArgs, Format, Progress, Until, WaitArgs, WatchArgs};
 use crate::cli::display::{Display, Target};
 use crate::cli::error::Error;
 use crate::cli::exit;
 use crate::cli::follow::{Follow, has_stopped};
 use crate::cli::output;
-use crate::cli::view::{table, tree as model};
-use crate::wire::v1::{Run, RunNode, WatchRunRequest};
+use crate::cli::view::{table, text, tree as model};
+use crate::wire::v1::{Run, RunNode, RunState, WatchRunRequest};
 
 pub(super) async fn watch(session: &mut Session, args: &WatchArgs) -> Result<u8, Error> {
     let run = run_of(session, &args.events.name.run).await?;
+    session.followed = vec![run.run_id.clone()];
     let (progress, target) = match (session.output.format, args.progress) {
         (Format::Jsonl, _) => (Progress::Jsonl, Target::Data),
         (_, Progress::Tree) => (Progress::Tree, Target::Talk),
@@ -103,17 +105,15 @@ fn last_seqs(root: &RunNode, with_descendants: bool) -> HashMap<String, i64> {
 }
 
 pub(super) async fn wait(session: &mut Session, args: &WaitArgs) -> Result<u8, Error> {
-    let waiting = wait_all(session, args);
     let runs = match args.timeout {
-        None => waiting.await?,
-        Some(limit) => match tokio::time::timeout(limit, waiting).await {
-            Ok(runs) => runs?,
-            Err(_) => {
-                let seconds = limit.as_secs_f64();
-                let error = Error::new(exit::ERROR, format!("not all runs have stopped after {seconds} s; they go on"));
-                return Err(error.hint("see how far they are: `wrenctl ps`"));
+        None => wait_all(session, args).await?,
+        Some(limit) => {
+            let waited = tokio::time::timeout(limit, wait_all(session, args)).await;
+            match waited {
+                Ok(runs) => runs?,
+                Err(_) => return Err(overdue(session, limit, args.until).await),
             }
-        },
+        }
     };
     let names: Vec<String> = runs.iter().map(|run| run.run_id.clone()).collect();
     let now_us = session.now_us();
@@ -138,9 +138,13 @@ pub(super) async fn wait(session: &mut Session, args: &WaitArgs) -> Result<u8, E
 
 async fn wait_all(session: &mut Session, args: &WaitArgs) -> Result<Vec<Run>, Error> {
     let suspended_counts = args.until == Until::Suspended;
-    let mut runs = Vec::new();
+    let mut open = Vec::new();
     for name in &args.runs {
-        let mut run = run_of(session, name).await?;
+        open.push(run_of(session, name).await?);
+    }
+    session.followed = open.iter().map(|run| run.run_id.clone()).collect();
+    let mut runs = Vec::new();
+    for mut run in open {
         while !has_stopped(&run, suspended_counts) {
             let request = WatchRunRequest {
                 run_id: run.run_id.clone(),
@@ -153,7 +157,54 @@ async fn wait_all(session: &mut Session, args: &WaitArgs) -> Result<Vec<Run>, Er
             while follow.next().await?.is_some() {}
             run = run_of(session, &run.run_id).await?;
         }
+        session.followed.retain(|id| *id != run.run_id);
         runs.push(run);
     }
     Ok(runs)
+}
+
+/// The error of a wait that took too long: where each run stands that is still waited for, and what moves it.
+async fn overdue(session: &mut Session, limit: Duration, until: Until) -> Error {
+    let wanted = match until {
+        Until::Ended => "ended",
+        Until::Suspended => "stopped",
+    };
+    let standing = followed(session).await;
+    let said: Vec<&str> = standing.iter().map(|(said, _)| said.as_str()).collect();
+    let error = Error::new(exit::ERROR, format!("not all runs have {wanted} after {} s: {}", limit.as_secs_f64(), said.join("; ")));
+    standing.iter().flat_map(|(_, steps)| steps).fold(error, |error, step| error.hint(step))
+}
+
+/// Says where the runs stand that the user stops to follow. Nothing of it changes them.
+pub(super) async fn leave(session: &mut Session) {
+    for (said, steps) in followed(session).await {
+        session.output.talk(&said);
+        for step in steps {
+            session.next(&step);
+        }
+    }
+}
+
+/// Returns where the followed runs stand, and what can be typed next. A daemon that does not answer is not waited for.
+async fn followed(session: &mut Session) -> Vec<(String, Vec<String>)> {
+    let until = tokio::time::Instant::now() + FAREWELL;
+    let mut standing = Vec::new();
+    for id in std::mem::take(&mut session.followed) {
+        let asked = tokio::time::timeout_at(until, run_of(session, &id)).await;
+        let run = asked.ok().and_then(Result::ok).unwrap_or_else(|| Run { run_id: id, ..Run::default() });
+        standing.push(stands(session, &run));
+    }
+    standing
+}
+
+fn stands(session: &Session, run: &Run) -> (String, Vec<String>) {
+    let id = &run.run_id;
+    let state = text::enum_name(run.state().as_str_name(), "RUN_STATE_");
+    let why = text::why(run.outcome(), run.failure.as_ref().map_or("", |failure| &failure.message));
+    let watch = || vec![format!("wrenctl watch {id}")];
+    match run.state() {
+        RunState::Suspended | RunState::Ended => (format!("run {id} is {state}: {why}"), steps(session, run)),
+        RunState::Cancelling => (format!("run {id} is being cancelled; that goes on without wrenctl"), watch()),
+        RunState::Unspecified | RunState::Pending | RunState::Running => (format!("run {id} goes on without wrenctl"), watch()),
+    }
 }

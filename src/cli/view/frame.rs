@@ -247,12 +247,6 @@ pub fn reason(node: &Node) -> Option<String> {
     if !stopped || node.outcome == Outcome::Completed {
         return None;
     }
-    let words = node.failure.as_ref().map(|failure| one_line(&failure.message)).filter(|words| !words.is_empty());
-    let name = text::enum_name(node.outcome.as_str_name(), "OUTCOME_");
-    Some(match words {
-        None => name,
-        // Some messages begin with the outcome's name themselves.
-        Some(words) if words.starts_with(&name) => fit(&words, REASON_CELLS).into_owned(),
-        Some(words) => fit(&format!("{name}: {words}"), REASON_CELLS).into_owned(),
-    })
+    let words = node.failure.as_ref().map_or("", |failure| &failure.message);
+    Some(fit(&text::why(node.outcome, words), REASON_CELLS).into_owned())
 }

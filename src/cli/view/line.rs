@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::Paint;
 use super::frame::hint;
-use super::text::{clean, count, elapsed, enum_name, fit, micros, one_line, pad, plural, time_of_day, usd};
+use super::text::{clean, count, elapsed, enum_name, fit, micros, one_line, pad, plural, time_of_day, usd, without_name};
 use crate::wire::v1::event::Payload;
 use crate::wire::v1::{
     CallEnded, ChildEnded, Event, Failure, Limits, Message, Outcome, Run, RunCreated, RunEnded, RunResumed, RunSuspended, TurnAborted,
@@ -105,8 +105,8 @@ fn outcome_name(outcome: Outcome) -> String {
     enum_name(outcome.as_str_name(), "OUTCOME_")
 }
 
-fn failure(failure: Option<&Failure>) -> String {
-    let told = failure.map(|failure| words(&failure.message)).filter(|message| !message.is_empty());
+fn failure(outcome: Outcome, failure: Option<&Failure>) -> String {
+    let told = failure.map(|failure| words(&without_name(&outcome_name(outcome), &failure.message))).filter(|message| !message.is_empty());
     told.map_or_else(String::new, |message| format!(": {message}"))
 }
 
@@ -179,13 +179,18 @@ fn call_ended(call: &CallEnded, paint: Paint) -> String {
 
 fn child_ended(child: &ChildEnded, name: &str) -> String {
     let turns = plural(usize::try_from(child.turn_count).unwrap_or(0), "turn");
-    let why = failure(child.failure.as_ref());
+    let why = failure(child.outcome(), child.failure.as_ref());
     format!("{name} ended: {}, {turns}, {}{why}", outcome_name(child.outcome()), usd(child.subtree_cost_usd_nanos))
 }
 
 fn run_suspended(stop: &RunSuspended) -> String {
     let turns = plural(usize::try_from(stop.turn_count).unwrap_or(0), "turn");
-    format!("suspended: {}, {turns}, {}{}", outcome_name(stop.outcome()), usd(stop.cost_usd_nanos), failure(stop.failure.as_ref()))
+    format!(
+        "suspended: {}, {turns}, {}{}",
+        outcome_name(stop.outcome()),
+        usd(stop.cost_usd_nanos),
+        failure(stop.outcome(), stop.failure.as_ref())
+    )
 }
 
 fn run_resumed(resumed: &RunResumed) -> String {
@@ -196,7 +201,11 @@ fn run_resumed(resumed: &RunResumed) -> String {
 fn run_ended(stop: &RunEnded, paint: Paint) -> String {
     let turns = plural(usize::try_from(stop.turn_count).unwrap_or(0), "turn");
     let cut = if stop.truncated { ", the last reply was cut off" } else { "" };
-    let text =
-        format!("ended: {}, {turns}, {}{cut}{}", outcome_name(stop.outcome()), usd(stop.cost_usd_nanos), failure(stop.failure.as_ref()));
+    let text = format!(
+        "ended: {}, {turns}, {}{cut}{}",
+        outcome_name(stop.outcome()),
+        usd(stop.cost_usd_nanos),
+        failure(stop.outcome(), stop.failure.as_ref())
+    );
     if stop.outcome() == Outcome::Completed { paint.green(&text) } else { paint.yellow(&text) }
 }

@@ -3,7 +3,7 @@
 use super::Paint;
 use super::frame::standing;
 use super::line;
-use super::text::{count, date_time, elapsed, enum_name, fit, micros, one_line, pad, pad_left, usd, width};
+use super::text::{count, date_time, elapsed, enum_name, fit, micros, one_line, pad, pad_left, usd, width, without_name};
 use crate::wire::v1::{CancelReceipt, GetServerInfoResponse, Limits, Outcome, Run, RunState, Usage};
 
 const TITLE_CELLS: usize = 48;
@@ -80,9 +80,9 @@ pub fn receipts(receipts: &[CancelReceipt], paint: Paint) -> String {
         Column("AGENT", Side::Right),
         Column("WAS", Side::Right),
         Column("NOW", Side::Right),
-        Column("CANCELLED", Side::Left),
-        Column("FINISHED", Side::Left),
-        Column("IN DOUBT", Side::Left),
+        Column("CALLS CANCELLED", Side::Left),
+        Column("CALLS FINISHED", Side::Left),
+        Column("CALLS IN DOUBT", Side::Left),
         Column("MS", Side::Left),
     ];
     let rows: Vec<Vec<String>> = receipts
@@ -114,8 +114,8 @@ pub fn facts(facts: &[(&str, String)], paint: Paint) -> String {
 pub fn run(run: &Run, paint: Paint) -> String {
     let time = |time: Option<&pbjson_types::Timestamp>| time.map_or_else(String::new, |time| date_time(micros(Some(time))));
     let why = run.failure.as_ref().map(|failure| {
-        let code = if failure.reason.is_empty() { String::new() } else { format!("{}: ", one_line(&failure.reason)) };
-        format!("{code}{}", one_line(&failure.message))
+        let (code, words) = (one_line(&failure.reason), without_name(&failure.reason.to_ascii_lowercase(), &failure.message));
+        if code.is_empty() || words.is_empty() { format!("{code}{words}") } else { format!("{code}: {words}") }
     });
     let mut labels: Vec<String> = run.labels.iter().map(|(key, value)| format!("{}={}", one_line(key), one_line(value))).collect();
     labels.sort();

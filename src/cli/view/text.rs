@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use pbjson_types::Timestamp;
 
+use crate::wire::v1::Outcome;
+
 const NANOS_PER_MICRO_USD: i64 = 1000;
 
 /// Returns text without characters that steer a terminal. A model or a tool may have written it.
@@ -56,6 +58,24 @@ pub fn decimal_usd(nanos: i64) -> String {
     let short = text.trim_end_matches('0');
     let decimals = short.rsplit_once('.').map_or(0, |(_, decimals)| decimals.len());
     format!("{short}{}", "0".repeat(2_usize.saturating_sub(decimals)))
+}
+
+/// Returns why a run stopped: the outcome's name and the words that go with it. Some of those begin with the name
+/// themselves, and say no more than it does if they end there.
+pub fn why(outcome: Outcome, message: &str) -> String {
+    let name = enum_name(outcome.as_str_name(), "OUTCOME_");
+    let words = without_name(&name, message);
+    if words.is_empty() { name } else { format!("{name}: {words}") }
+}
+
+/// Returns a message on one line, without a name that it begins with.
+pub fn without_name(name: &str, message: &str) -> String {
+    let words = one_line(message);
+    match words.strip_prefix(name) {
+        Some("") => String::new(),
+        Some(rest) => rest.strip_prefix(": ").map_or_else(|| words.clone(), ToOwned::to_owned),
+        None => words,
+    }
 }
 
 /// Returns a count with its thousands apart.

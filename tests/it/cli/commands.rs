@@ -113,11 +113,30 @@ async fn a_run_that_beat_the_interrupt_keeps_its_outcome() {
 }
 
 #[tokio::test]
-async fn the_second_interrupt_leaves_at_once() {
+async fn the_second_interrupt_leaves_once_the_daemon_has_the_cancel() {
     let mut script = script(running_run(), vec![(vec![begins()], After::Interrupt)]);
     script.cancel_hangs = true;
-    let (seen, _) = play(script, &["run", "-f", "-"]).await;
+    let (seen, asked) = play(script, &["run", "-f", "-", "--progress", "none"]).await;
     assert_eq!(seen.code, 130);
+    assert!(asked.asked.len() == 2 && asked.asked[1].contains("wait: false"), "{:?}", asked.asked);
+    insta::assert_snapshot!(seen.stderr, @r#"
+    cancelling; Ctrl-C again leaves as soon as the daemon has it
+    run ROOT is cancelled for sure: the daemon has stored it and stops what still runs
+    next: wrenctl watch ROOT
+    "#);
+}
+
+#[tokio::test]
+async fn a_cancel_that_is_not_confirmed_says_so() {
+    let mut script = script(running_run(), vec![(vec![begins()], After::Interrupt)]);
+    script.cancel_hangs = true;
+    script.cancel_refusal = Some(Status::unavailable("gone"));
+    let (seen, _) = play(script, &["run", "-f", "-", "--progress", "none", "-q"]).await;
+    assert_eq!(seen.code, 130);
+    insta::assert_snapshot!(seen.stderr, @r#"
+    error: the cancel of run ROOT is not confirmed: gone; it may go on
+    next: `wrenctl cancel ROOT`
+    "#);
 }
 
 #[tokio::test]
@@ -127,7 +146,33 @@ async fn an_interrupt_of_watch_and_wait_only_lets_go() {
         let (seen, asked) = play(script, &[command, "ROOT"]).await;
         assert_eq!(seen.code, 130, "{command}");
         assert!(asked.asked.is_empty(), "{:?}", asked.asked);
+        assert_eq!(seen.stderr, "run ROOT goes on without wrenctl\nnext: wrenctl watch ROOT\n", "{command}");
     }
+}
+
+#[tokio::test]
+async fn an_interrupt_of_cancel_says_where_the_run_stands() {
+    let cancelling = Run { state: RunState::Cancelling.into(), ..running_run() };
+    let stands =
+        [(running_run(), "run ROOT goes on without wrenctl"), (cancelling, "run ROOT is being cancelled; that goes on without wrenctl")];
+    for (run, said) in stands {
+        let script = Script { cancel_hangs: true, ..Script::new(run) };
+        let (seen, _) = play(script, &["cancel", "ROOT"]).await;
+        assert_eq!((seen.code, seen.stderr), (130, format!("{said}\nnext: wrenctl watch ROOT\n")));
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_says_what_is_valid_within_which_limits() {
+    let limits = Some(v1::Limits { max_turns: Some(6), ..v1::Limits::default() });
+    let run = Run { workflow_name: "w".to_owned(), limits, ..Run::default() };
+    let (seen, asked) = play(Script::new(run.clone()), &["run", "-f", "-", "--dry-run"]).await;
+    assert!(seen.code == 0 && asked.submitted[0].validate_only);
+    assert!(seen.stdout.starts_with("w is valid\n\nLIMIT "), "{}", seen.stdout);
+    let row: Vec<&str> = seen.stdout.lines().find(|line| line.starts_with("max_turns")).unwrap().split_whitespace().collect();
+    assert_eq!(row, ["max_turns", "6", "50"]);
+    let (seen, _) = play(Script::new(run), &["run", "-f", "-", "--dry-run", "-o", "name"]).await;
+    assert_eq!(seen.stdout, "w\n");
 }
 
 #[tokio::test]
@@ -191,9 +236,19 @@ async fn ps_asks_for_what_is_under_way_and_all_for_everything() {
     assert_eq!(json["runs"].as_array().map(Vec::len), Some(1));
     assert_eq!(json["runs"][0]["run_id"], "ROOT");
     assert_eq!(asked.asked.len(), 4);
-    assert!(asked.asked[0].contains(r#"state = PENDING AND labels.team = \"a\\\"b\""#), "{}", asked.asked[0]);
+    assert!(asked.asked[0].contains(r#"labels.team = \"a\\\"b\" AND state = PENDING"#), "{}", asked.asked[0]);
     let (seen, asked) = play(Script::new(suspended_run()), &["ps", "--all", "-o", "name"]).await;
     assert_eq!((seen.stdout.as_str(), asked.asked.len()), ("", 1));
+}
+
+#[tokio::test]
+async fn ps_says_when_there_are_more() {
+    let mut script = Script::new(suspended_run());
+    script.has_more_runs = true;
+    let (seen, _) = play(script, &["ps", "--limit", "1", "-o", "name"]).await;
+    assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), ("ROOT\n", "these are the newest 1; more: --limit 2\n"));
+    let (seen, _) = play(Script::new(suspended_run()), &["ps", "--limit", "1", "-o", "name"]).await;
+    assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), ("ROOT\n", ""));
 }
 
 #[tokio::test]
@@ -210,7 +265,20 @@ async fn wait_gives_up_after_its_timeout() {
     let script = script(running_run(), vec![(Vec::new(), After::Break)]);
     let (seen, _) = play(script, &["wait", "ROOT", "--timeout", "1ms"]).await;
     assert_eq!(seen.code, 1);
-    assert!(seen.stderr.contains("they go on\nnext: see how far they are: `wrenctl ps`"), "{}", seen.stderr);
+    let said = "error: not all runs have stopped after 0.001 s: run ROOT goes on without wrenctl\nnext: wrenctl watch ROOT\n";
+    assert_eq!(seen.stderr, said);
+}
+
+#[tokio::test]
+async fn a_wait_for_the_end_of_a_suspended_run_says_what_it_waits_for() {
+    for interrupt in [After::Open, After::Interrupt] {
+        let script = script(suspended_run(), vec![(Vec::new(), interrupt)]);
+        let (seen, _) = play(script, &["wait", "ROOT", "--for", "ended", "--timeout", "50ms"]).await;
+        assert!(matches!(seen.code, 1 | 130), "{}", seen.code);
+        let said = "run ROOT is suspended: budget: $0.000500 is left, one more turn may cost $0.001137\n\
+            next: wrenctl resume ROOT --budget 0.02\n";
+        assert!(seen.stderr.ends_with(said), "{}", seen.stderr);
+    }
 }
 
 #[tokio::test]
@@ -268,6 +336,10 @@ async fn cancel_prints_its_receipt() {
     assert_eq!(seen.code, 0);
     assert!(seen.stdout.starts_with("RUN ") && seen.stdout.ends_with("ROOT was quiet after 7 ms\n"), "{}", seen.stdout);
     assert!(asked.asked[0].contains("enough"), "{}", asked.asked[0]);
+    for wait in [&["cancel", "ROOT"][..], &["cancel", "ROOT", "--no-wait"]] {
+        let (seen, _) = play(Script::new(completed_run()), wait).await;
+        assert_eq!((seen.code, seen.stdout.as_str()), (0, "ROOT already ended: completed\n"));
+    }
 }
 
 #[tokio::test]
@@ -279,12 +351,21 @@ async fn a_transcript_is_read_to_its_last_page() {
     let json: serde_json::Value = serde_json::from_str(&seen.stdout).unwrap();
     let texts: Vec<&str> = json["messages"].as_array().unwrap().iter().filter_map(|message| message["text"].as_str()).collect();
     assert_eq!(texts, ["one", "two"]);
+    let (seen, _) = play(Script::new(completed_run()), &["transcript", "@latest", "-o", "name"]).await;
+    assert_eq!(seen.stdout, "ROOT\n");
 }
 
 #[tokio::test]
 async fn a_trace_goes_to_stdout_or_a_file() {
     let (seen, _) = play(Script::new(completed_run()), &["trace", "ROOT", "--format", "jaeger-json"]).await;
     assert_eq!(seen.stdout, "TRACE_FORMAT_JAEGER_JSON\n");
+    let (seen, _) = play(Script::new(completed_run()), &["trace", "ROOT", "--format", "otlp-json", "-o", "json"]).await;
+    assert_eq!(seen.stdout, "TRACE_FORMAT_OTLP_JSON\n");
+    for form in ["json", "jsonl", "yaml"] {
+        let (seen, _) = play(Script::new(completed_run()), &["trace", "ROOT", "-o", form]).await;
+        assert_eq!((seen.code, seen.stdout.as_str()), (2, ""));
+        assert!(seen.stderr.contains("--format otlp-json or --format jaeger-json"), "{}", seen.stderr);
+    }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.json");
     let (seen, _) = play(Script::new(completed_run()), &["trace", "ROOT", "--output", path.to_str().unwrap()]).await;
@@ -342,6 +423,17 @@ async fn wrong_usage_exits_2_and_says_why() {
         assert_eq!((seen.code, seen.stdout.as_str()), (2, ""), "{args:?}: {}", seen.stderr);
         assert!(seen.stderr.contains(why), "{args:?}: {}", seen.stderr);
     }
+    for (args, why) in [
+        (vec!["run", "-f", "-", "--input-file", "-"], "standard input can be read once"),
+        (vec!["workflow", "validate", "-", "--input-file", "-"], "standard input can be read once"),
+        (vec!["run", "-f", "-", "-i", "topic=a", "-i", "topic=b"], "--input topic is given twice"),
+        (vec!["run", "-f", "-", "-l", "team=a", "-l", "team=b"], "--label team is given twice"),
+        (vec!["ps", "-l", "team=a", "-l", "team=b"], "--label team is given twice"),
+    ] {
+        let (seen, asked) = play(Script::new(running_run()), &args).await;
+        assert_eq!((seen.code, seen.stdout.as_str(), asked.submitted.len()), (2, "", 0), "{args:?}: {}", seen.stderr);
+        assert!(seen.stderr.contains(why), "{args:?}: {}", seen.stderr);
+    }
     let (seen, asked) = play(Script::new(running_run()), &["run", "-f", "/nowhere/w.yaml"]).await;
     assert_eq!((seen.code, asked.submitted.len()), (2, 0));
     assert!(seen.stderr.contains("cannot read /nowhere/w.yaml"), "{}", seen.stderr);
@@ -350,6 +442,11 @@ async fn wrong_usage_exits_2_and_says_why() {
 #[tokio::test]
 async fn some_commands_need_no_daemon() {
     assert_eq!(alone(&["version"], Setting::default()).await.stdout, format!("wrenctl {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        alone(&["version", "-o", "jsonl"], Setting::default()).await.stdout,
+        format!("{{\"version\":\"{}\"}}\n", env!("CARGO_PKG_VERSION"))
+    );
+    assert_eq!(alone(&["version", "-o", "yaml"], Setting::default()).await.stdout, format!("version: {}\n", env!("CARGO_PKG_VERSION")));
     assert_eq!(alone(&["workflow", "schema"], Setting::default()).await.stdout, "{\"type\": \"object\"}\n");
     assert!(alone(&["--help"], Setting::default()).await.stdout.contains("Exit codes"));
     for shell in ["bash", "zsh", "fish", "powershell"] {

@@ -40,8 +40,12 @@ pub struct Script {
     pub refusal: Option<Status>,
     /// What ValidateWorkflow answers.
     pub validated: v1::ValidateWorkflowResponse,
-    /// Whether CancelRun never answers while the user presses Ctrl-C once more.
+    /// Whether a CancelRun that waits never answers, while the user presses Ctrl-C once more.
     pub cancel_hangs: bool,
+    /// The answer to a CancelRun that does not wait if it is an error.
+    pub cancel_refusal: Option<Status>,
+    /// Whether there are more runs than ListRuns answers.
+    pub has_more_runs: bool,
     /// The transcript, page by page.
     pub pages: Vec<Vec<v1::Message>>,
     /// What was asked, as debug text.
@@ -150,6 +154,8 @@ impl Script {
             refusal: None,
             validated: v1::ValidateWorkflowResponse::default(),
             cancel_hangs: false,
+            cancel_refusal: None,
+            has_more_runs: false,
             pages: Vec::new(),
             asked: Vec::new(),
             watched: Vec::new(),
@@ -207,7 +213,8 @@ impl RunService for Fake {
     async fn list_runs(&self, request: Request<v1::ListRunsRequest>) -> Result<Response<v1::ListRunsResponse>, Status> {
         self.asked("ListRuns", request.get_ref());
         let runs = if request.get_ref().filter.contains("SUSPENDED") { vec![self.run()] } else { Vec::new() };
-        Ok(Response::new(v1::ListRunsResponse { runs, next_page_token: String::new() }))
+        let has_more = self.script.lock().unwrap().has_more_runs && !runs.is_empty();
+        Ok(Response::new(v1::ListRunsResponse { runs, next_page_token: if has_more { "next".to_owned() } else { String::new() } }))
     }
 
     type WatchRunStream = BoxStream<'static, Result<v1::WatchRunResponse, Status>>;
@@ -247,15 +254,23 @@ impl RunService for Fake {
     async fn cancel_run(&self, request: Request<v1::CancelRunRequest>) -> Result<Response<v1::CancelRunResponse>, Status> {
         self.asked("CancelRun", request.get_ref());
         let hangs = self.script.lock().unwrap().cancel_hangs;
-        if hangs {
+        if hangs && request.get_ref().wait {
             self.interrupt.send(()).await.unwrap();
             std::future::pending::<()>().await;
         }
         let mut script = self.script.lock().unwrap();
+        if let Some(status) = script.cancel_refusal.clone().filter(|_| !request.get_ref().wait) {
+            return Err(status);
+        }
+        let state_at_cancel = script.run.state;
         if let Some(run) = script.cancelled.take() {
             script.run = run;
         }
-        let receipt = v1::CancelReceipt { run_id: script.run.run_id.clone(), calls_cancelled: 1, quiescent_ms: 7, ..Default::default() };
+        if !request.get_ref().wait {
+            return Ok(Response::new(v1::CancelRunResponse { run: Some(script.run.clone()), ..Default::default() }));
+        }
+        let run_id = script.run.run_id.clone();
+        let receipt = v1::CancelReceipt { run_id, state_at_cancel, calls_cancelled: 1, quiescent_ms: 7, ..Default::default() };
         Ok(Response::new(v1::CancelRunResponse { run: Some(script.run.clone()), receipts: vec![receipt], quiescent_ms: 7 }))
     }
 

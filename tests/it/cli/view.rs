@@ -354,6 +354,25 @@ fn events_are_lines() {
 }
 
 #[test]
+fn nothing_is_said_twice_of_why_a_run_stopped() {
+    for (message, words) in
+        [("", "cancelled"), ("cancelled", "cancelled"), ("cancelled: enough", "cancelled: enough"), ("x", "cancelled: x")]
+    {
+        assert_eq!(text::why(Outcome::Cancelled, message), words);
+    }
+    let failure = |message: &str| Some(Failure { reason: "CANCELLED".to_owned(), message: message.to_owned() });
+    let mut narrator = Narrator::new(Paint::PLAIN);
+    let line = narrator.line(&event("ROOT", 0, ended(Outcome::Cancelled, "cancelled"))).unwrap();
+    assert!(line.ends_with("ended: cancelled, 1 turn, $0.000000"), "{line}");
+    let line = narrator.line(&event("ROOT", 0, ended(Outcome::Cancelled, "cancelled: enough"))).unwrap();
+    assert!(line.ends_with("ended: cancelled, 1 turn, $0.000000: enough"), "{line}");
+    for (message, row) in [("cancelled", "CANCELLED\n"), ("cancelled: enough", "CANCELLED: enough\n"), ("", "CANCELLED\n")] {
+        let run = Run { failure: failure(message), outcome: Outcome::Cancelled.into(), state: RunState::Ended.into(), ..suspended_run() };
+        assert!(table::run(&run, Paint::PLAIN).contains(&format!("reason         {row}")), "{message}");
+    }
+}
+
+#[test]
 fn a_receipt_is_a_table() {
     let receipts = [
         CancelReceipt {
@@ -375,9 +394,9 @@ fn a_receipt_is_a_table() {
         },
     ];
     insta::assert_snapshot!(table::receipts(&receipts, Paint::PLAIN), @r#"
-    RUN        AGENT       WAS      NOW        CANCELLED  FINISHED  IN DOUBT     MS
-    ROOT       lead        running  cancelled          2         1         0  1,042
-    KID1-AAAA  researcher  ended    completed          0         0         0      0
+    RUN        AGENT       WAS      NOW        CALLS CANCELLED  CALLS FINISHED  CALLS IN DOUBT     MS
+    ROOT       lead        running  cancelled                2               1               0  1,042
+    KID1-AAAA  researcher  ended    completed                0               0               0      0
     "#);
 }
 

@@ -222,6 +222,35 @@ fn errors_of_the_daemon_end_with_the_next_step() {
 }
 
 #[test]
+fn a_limit_above_its_ceiling_is_told_as_it_was_typed() {
+    let tail = " is above this daemon's ceiling of ";
+    for (message, told) in [
+        (format!("budget_usd_nanos 1000010000000{tail}1000000000000; ask for less"), format!("budget $1000.01{tail}$1000; ask for less")),
+        (format!("timeout_ms 691200000{tail}604800000; ask"), format!("timeout 8d{tail}7d; ask")),
+        (format!("timeout_ms 5400500{tail}5400000; ask"), format!("timeout 1h30m500ms{tail}1h30m; ask")),
+        (format!("max_turns 2000{tail}1000; ask"), format!("max_turns 2,000{tail}1,000; ask")),
+        ("something else".to_owned(), "something else".to_owned()),
+    ] {
+        assert_eq!(refused(Code::PermissionDenied, "LIMIT_ABOVE_CEILING", &message, &[], None).message, told);
+    }
+}
+
+#[test]
+fn a_missing_key_is_told_for_the_daemon_that_lacks_it() {
+    let message = "openai: no key for https://api.openai.com/v1; set OPENAI_API_KEY to a valid key where wrend is started, restart it and resume the run";
+    let told = refused(Code::FailedPrecondition, "SECRET_MISSING", message, &[], None);
+    insta::assert_snapshot!(diagnostic::error(&told, Paint::PLAIN), @r#"
+    error: openai: no key for https://api.openai.com/v1; set OPENAI_API_KEY to a valid key where wrend is started, and start it again
+    next: for a server of your own set OPENAI_BASE_URL; or try at no cost: `wrenctl run … --mock`
+    "#);
+    let Error::Said(own) = Error::Said(Box::new(told)).of_own_daemon() else { panic!("nothing is said") };
+    insta::assert_snapshot!(diagnostic::error(&own, Paint::PLAIN), @r#"
+    error: openai: no key for https://api.openai.com/v1; set OPENAI_API_KEY to a valid key and run the command again
+    next: for a server of your own set OPENAI_BASE_URL; or try at no cost: `wrenctl run … --mock`
+    "#);
+}
+
+#[test]
 fn an_invalid_workflow_is_shown_fault_by_fault() {
     let list = DiagnosticList { diagnostics: vec![fault()] };
     let said = refused(Code::InvalidArgument, "WORKFLOW_INVALID", "not valid", &[("diagnostic_count", "3")], Some(&list));
