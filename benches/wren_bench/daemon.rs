@@ -62,6 +62,26 @@ impl Plan<'_> {
     }
 }
 
+/// What must be the same however often the daemon died.
+#[derive(Debug)]
+pub struct Told {
+    pub runs: usize,
+    pub settled_usd_nanos: i64,
+    pub text: String,
+    /// Every message of the root, and of its children by their calls.
+    transcripts: Vec<(String, String)>,
+    pub written_off_usd_nanos: i64,
+    pub crashes: usize,
+}
+
+impl Told {
+    /// Whether all but the write-offs and the crashes themselves are equal.
+    pub fn equals(&self, other: &Self) -> bool {
+        (self.runs, self.settled_usd_nanos, &self.text, &self.transcripts)
+            == (other.runs, other.settled_usd_nanos, &other.text, &other.transcripts)
+    }
+}
+
 /// What came of a run.
 pub struct Finished {
     pub outcome: v1::Outcome,
@@ -146,6 +166,66 @@ impl Daemon {
         let line = &self.lines[which % self.lines.len()];
         let run = submit(line, self.request(plan)).await?;
         checked(&run, plan, finish(line, &run).await?)
+    }
+
+    /// Returns how many runs a tree has.
+    pub async fn runs_of(&self, run_id: &str) -> Result<usize> {
+        Ok(flat(self.tree(run_id).await?).len())
+    }
+
+    async fn tree(&self, run_id: &str) -> Result<v1::RunNode> {
+        let request = v1::GetRunTreeRequest { run_id: run_id.to_owned(), max_depth: 0 };
+        Ok(self.runs.clone().get_run_tree(request).await?.into_inner().root.ok_or("a tree without a root")?)
+    }
+
+    /// Returns what a finished tree has to tell.
+    pub async fn told(&self, run_id: &str) -> Result<Told> {
+        let runs = flat(self.tree(run_id).await?);
+        let root = runs.first().ok_or("no root")?;
+        let usage = root.subtree_usage.ok_or("no usage")?;
+        let mut transcripts = Vec::new();
+        for run in &runs {
+            let request = v1::GetTranscriptRequest { run_id: run.run_id.clone(), page_size: 1000, page_token: String::new() };
+            let messages = self.runs.clone().get_transcript(request).await?.into_inner().messages;
+            transcripts.push((run.tool_call_id.clone(), format!("{messages:?}")));
+        }
+        transcripts.sort();
+        let request = v1::WatchRunRequest { run_id: run_id.to_owned(), include_descendants: true, ..v1::WatchRunRequest::default() };
+        let mut events = self.runs.clone().watch_run(request).await?.into_inner();
+        let (mut crashes, mut text) = (0, String::new());
+        while let Some(answer) = events.message().await? {
+            let Some(event) = answer.event else { continue };
+            match event.payload {
+                Some(Payload::RunResumed(_)) => crashes += 1,
+                Some(Payload::RunEnded(ended)) if event.run_id == run_id => text = ended.output_text,
+                _ => {}
+            }
+        }
+        Ok(Told {
+            runs: runs.len(),
+            settled_usd_nanos: usage.cost_usd_nanos - usage.written_off_usd_nanos,
+            text,
+            transcripts,
+            written_off_usd_nanos: usage.written_off_usd_nanos,
+            crashes,
+        })
+    }
+
+    /// Runs a plan over the `which`-th connection until its turn cap suspends it.
+    pub async fn suspend_on(&self, which: usize) -> Result<()> {
+        let line = &self.lines[which % self.lines.len()];
+        let mut request = self.request(&Plan { model: "plan-2", child_model: "", tool_takes: "" });
+        request.limits = Some(v1::Limits { max_turns: Some(1), ..v1::Limits::default() });
+        let run = submit(line, request).await?;
+        match finish(line, &run).await?.outcome {
+            v1::Outcome::MaxTurns => Ok(()),
+            other => Err(format!("run {run} ended {other:?}").into()),
+        }
+    }
+
+    /// Bytes of the store's write-ahead log.
+    pub fn log_bytes(&self) -> u64 {
+        std::fs::metadata(self.dir.path().join("data/wren.db-wal")).map_or(0, |log| log.len())
     }
 
     /// Waits until a tool of a run has begun.
@@ -286,6 +366,16 @@ async fn serve(dir: &Path, environment: &[(String, String)]) -> Result<(Child, R
         return Err(format!("wrend did not serve: {line:?} {}", std::fs::read_to_string(dir.join("wrend.log"))?).into());
     }
     Ok((child, connect(dir).await?))
+}
+
+fn flat(root: v1::RunNode) -> Vec<v1::Run> {
+    let mut runs = Vec::new();
+    let mut open = vec![root];
+    while let Some(node) = open.pop() {
+        runs.extend(node.run);
+        open.extend(node.children);
+    }
+    runs
 }
 
 /// Milliseconds since `began`.

@@ -1,22 +1,162 @@
-//! What no peer is measured at: large trees, many runs at rest, restarts, kills and a soak.
+//! What no peer is measured at: a large tree, many runs at rest, restarts, kills and a soak.
 
-use serde_json::Value;
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+use futures_util::future::try_join_all;
+use serde_json::{Value, json};
+use wren::wire::v1;
 
 use crate::Result;
+use crate::daemon::{Daemon, Plan, ms};
 use crate::stub::Stub;
 
-pub async fn cancel(_stub: &Stub) -> Result<Value> {
-    Err("not built".into())
+/// Three levels of ten: 1,111 runs, of which 1,000 ask a provider that takes ten seconds.
+const LARGE: &str = "wren: v1
+name: large
+models:
+  s:
+    scripted:
+      price: {input_usd_per_mtok: 0.1, output_usd_per_mtok: 0.2}
+      replies:
+        - {agent: lead, calls: [{tool: one}, {tool: one}, {tool: one}, {tool: one}, {tool: one}, {tool: one}, {tool: one}, {tool: one}, {tool: one}, {tool: one}]}
+        - {agent: high, calls: [{tool: two}, {tool: two}, {tool: two}, {tool: two}, {tool: two}, {tool: two}, {tool: two}, {tool: two}, {tool: two}, {tool: two}]}
+        - {agent: low, calls: [{tool: three}, {tool: three}, {tool: three}, {tool: three}, {tool: three}, {tool: three}, {tool: three}, {tool: three}, {tool: three}, {tool: three}]}
+  w: {use: openai/slow-10000, max_output: 64, price: {input_usd_per_mtok: 0.1, output_usd_per_mtok: 0.2}}
+tools:
+  one: {description: Asks., subagent: high, prompt: Go., limits: {max_turns: 3}}
+  two: {description: Asks., subagent: low, prompt: Go., limits: {max_turns: 3}}
+  three: {description: Asks., subagent: worker, prompt: Go., limits: {max_turns: 3}}
+agents:
+  lead: {model: s, instructions: Ask., tools: [one]}
+  high: {model: s, instructions: Ask., tools: [two]}
+  low: {model: s, instructions: Ask., tools: [three]}
+  worker: {model: w, instructions: Answer.}
+agent: lead
+prompt: Go.
+limits: {max_turns: 10, budget_usd: 100, max_tokens: 100000000, timeout: 1h, max_depth: 3, max_runs: 2000}
+";
+const LARGE_RUNS: usize = 1_111;
+/// Model calls that a daemon has under way at once, unless its config says otherwise.
+const IN_FLIGHT: i64 = 256;
+
+fn plan(model: &str) -> Plan<'_> {
+    Plan { model, child_model: "", tool_takes: "" }
 }
-pub async fn start(_stub: &Stub) -> Result<Value> {
-    Err("not built".into())
+
+/// cancel1000: a cancel of 1,111 runs, from its request to its receipt.
+pub async fn cancel(stub: &Stub) -> Result<Value> {
+    let daemon = Daemon::start(stub).await?;
+    stub.reset()?;
+    let mut request = daemon.request(&plan("plan-1"));
+    request.bundle = Some(v1::Bundle {
+        entry_path: "large.yaml".to_owned(),
+        files: vec![v1::SourceFile { path: "large.yaml".to_owned(), content: LARGE.as_bytes().to_vec() }],
+    });
+    let began = Instant::now();
+    let run = daemon.submit(request).await?;
+    stub.until_in_flight(IN_FLIGHT)?;
+    while daemon.runs_of(&run).await? < LARGE_RUNS {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let spawned_ms = ms(began);
+    let began = Instant::now();
+    let request = v1::CancelRunRequest { run_id: run, reason: "bench".to_owned(), wait: true };
+    let receipt = daemon.runs.clone().cancel_run(request).await?.into_inner();
+    let stop_ms = ms(began);
+    let requests = stub.stats()?["requests"].clone();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let later = stub.stats()?;
+    let cancelled = receipt.receipts.iter().filter(|run| run.outcome() == v1::Outcome::Cancelled).count();
+    Ok(json!({
+        "spawned_ms": spawned_ms, "stop_ms": stop_ms, "quiescent_ms": receipt.quiescent_ms, "receipts": receipt.receipts.len(), "cancelled": cancelled,
+        "requests_after_reply": later["requests"].as_i64().unwrap_or(-1) - requests.as_i64().unwrap_or(0), "in_flight_after": later["in_flight"],
+        "after": daemon.holdings()?
+    }))
 }
-pub async fn suspended(_stub: &Stub) -> Result<Value> {
-    Err("not built".into())
+
+/// start10000: from the start to serving, with 10,000 ended and 1,000 unfinished runs in the store.
+pub async fn start(stub: &Stub) -> Result<Value> {
+    let mut daemon = Daemon::start(stub).await?;
+    daemon.open_lines(100).await?;
+    let one = plan("plan-1");
+    for _ in 0..100 {
+        try_join_all((0..100).map(|which| daemon.complete_on(which, &one))).await?;
+    }
+    for _ in 0..1_000 {
+        daemon.submit(daemon.request(&plan("slow-60000"))).await?;
+    }
+    daemon.kill()?;
+    let began = Instant::now();
+    daemon.again().await?;
+    let serving_ms = ms(began);
+    let cpu_s = daemon.cpu_s()?;
+    Ok(json!({"serving_ms": serving_ms, "cpu_s": cpu_s, "after": daemon.holdings()?}))
 }
-pub async fn soak(_stub: &Stub) -> Result<Value> {
-    Err("not built".into())
+
+/// suspended10000: what 10,000 suspended runs hold in memory.
+pub async fn suspended(stub: &Stub) -> Result<Value> {
+    let mut daemon = Daemon::start(stub).await?;
+    daemon.open_lines(100).await?;
+    daemon.complete(&plan("plan-2")).await?;
+    let before = daemon.holdings()?;
+    for _ in 0..100 {
+        try_join_all((0..100).map(|which| daemon.suspend_on(which))).await?;
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let after = daemon.holdings()?;
+    let grown_mb = after["rss_mb"].as_f64().unwrap_or(0.0) - before["rss_mb"].as_f64().unwrap_or(0.0);
+    Ok(json!({"before": before, "after": after, "kib_a_run": grown_mb * 1024.0 / 10_000.0}))
 }
-pub async fn kills(_stub: &Stub) -> Result<Value> {
-    Err("not built".into())
+
+/// soak: 100,000 turns, fifty runs at once; what is held before, in the middle and after.
+pub async fn soak(stub: &Stub) -> Result<Value> {
+    let mut daemon = Daemon::start(stub).await?;
+    daemon.open_lines(50).await?;
+    let fifty = plan("plan-50");
+    try_join_all((0..50).map(|which| daemon.complete_on(which, &fifty))).await?;
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    let (before, began, mut held) = (daemon.holdings()?, Instant::now(), Vec::new());
+    for round in 0..39 {
+        try_join_all((0..50).map(|which| daemon.complete_on(which, &fifty))).await?;
+        if round % 13 == 12 {
+            held.push(json!({"holdings": daemon.holdings()?, "log_bytes": daemon.log_bytes()}));
+        }
+    }
+    let wall_s = began.elapsed().as_secs_f64();
+    // Threads of the blocking pool go after ten seconds without work.
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    Ok(
+        json!({"turns": 100_000, "wall_s": wall_s, "before": before, "within": held, "after": daemon.holdings()?, "log_bytes": daemon.log_bytes()}),
+    )
+}
+
+/// kills: 200 times kill -9 at a random moment over a parent with 20 children, each compared with the quiet run.
+pub async fn kills(stub: &Stub) -> Result<Value> {
+    let mut daemon = Daemon::start(stub).await?;
+    let fan = Plan { model: "fan-20-3+lat-5", child_model: "plan-3+lat-5", tool_takes: "" };
+    let began = Instant::now();
+    let run = daemon.submit(daemon.request(&fan)).await?;
+    daemon.finish(&run).await?;
+    let quiet_ms = ms(began);
+    let quiet = daemon.told(&run).await?;
+    let (mut killed_running, mut written_off, mut different) = (0, 0, Vec::new());
+    for round in 0..200 {
+        let run = daemon.submit(daemon.request(&fan)).await?;
+        // A moment from just after the submission to just past the end.
+        let share = (RandomState::new().hash_one(round) % 1_000) as f64 / 1_000.0;
+        tokio::time::sleep(Duration::from_secs_f64(quiet_ms * 1.1 * share / 1e3)).await;
+        daemon.kill()?;
+        daemon.again().await?;
+        daemon.finish(&run).await?;
+        let told = daemon.told(&run).await?;
+        killed_running += i32::from(told.crashes > 0);
+        written_off += i32::from(told.written_off_usd_nanos > 0);
+        if !told.equals(&quiet) {
+            different.push(run);
+        }
+    }
+    Ok(
+        json!({"kills": 200, "in_the_middle": killed_running, "with_write_off": written_off, "different": different, "quiet": format!("{quiet:?}")}),
+    )
 }

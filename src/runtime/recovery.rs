@@ -1,6 +1,6 @@
 //! Taking up runs that have no driver: at the daemon's start, on resume, and to end them on cancel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
@@ -114,10 +114,7 @@ impl Runtime {
         if !wait {
             return Ok(Receipt { row, runs: Vec::new(), quiescent_ms: 0 });
         }
-        let mut runs = Vec::with_capacity(before.len());
-        for row in &before {
-            runs.push(self.run_receipt(row, now_us).await?);
-        }
+        let runs = self.receipts(&before, now_us).await?;
         let quiescent_ms = runs.iter().map(|receipt| receipt.quiescent_ms).max().unwrap_or(0);
         Ok(Receipt { row, runs, quiescent_ms })
     }
@@ -167,31 +164,19 @@ impl Runtime {
         }
     }
 
-    async fn run_receipt(&self, before: &Row, marked_us: i64) -> Result<RunReceipt, Error> {
-        let run = &before.summary.id;
-        let after = self.store().get(run).await?;
-        let mut receipt = RunReceipt {
-            run: run.clone(),
-            agent: before.summary.agent.clone(),
-            state_at_cancel: before.summary.state,
-            outcome: after.summary.outcome,
-            calls_cancelled: 0,
-            calls_finished: 0,
-            calls_in_doubt: 0,
-            quiescent_ms: 0,
-        };
-        if before.summary.state == State::Ended {
-            return Ok(receipt);
-        }
-        let ended_us = after.summary.ended_us.unwrap_or(marked_us);
-        receipt.quiescent_ms = (ended_us - marked_us).max(0) / 1000;
-        let mut after_seq = before.summary.seq;
-        loop {
-            let page = self.store().load(run, after_seq, 512).await?;
-            let Some(last) = page.last() else { return Ok(receipt) };
-            after_seq = last.seq;
-            for recorded in &page {
-                let Event::CallEnded(call) = &recorded.event else { continue };
+    /// Says of each run how it stood when it was marked, and what became of it and its calls since.
+    async fn receipts(&self, before: &[Row], marked_us: i64) -> Result<Vec<RunReceipt>, Error> {
+        let Some(first) = before.first() else { return Ok(Vec::new()) };
+        let since = self.read_tree(&first.summary.root, first.tree_seq).await?;
+        let mut receipts: Vec<RunReceipt> = before.iter().map(receipt).collect();
+        let at: HashMap<RunId, usize> = receipts.iter().enumerate().map(|(at, receipt)| (receipt.run.clone(), at)).collect();
+        for recorded in &since {
+            let Some(receipt) = at.get(&recorded.run).and_then(|at| receipts.get_mut(*at)) else { continue };
+            if let Event::RunEnded(ended) = &recorded.event {
+                receipt.outcome = Some(ended.outcome);
+                receipt.quiescent_ms = (recorded.time_us - marked_us).max(0) / 1000;
+            }
+            if let Event::CallEnded(call) = &recorded.event {
                 match call.failure {
                     Some(CallFailure::Cancelled) => receipt.calls_cancelled += 1,
                     Some(CallFailure::InDoubt) => receipt.calls_in_doubt += 1,
@@ -199,6 +184,7 @@ impl Runtime {
                 }
             }
         }
+        Ok(receipts)
     }
 
     /// Lets a suspended root go on. Durable before this returns.
@@ -342,5 +328,18 @@ impl Runtime {
             },
             Next::Start | Next::Ask(_) | Next::Answer(_) | Next::Call(_) | Next::Spawn(_) | Next::Tell(_) | Next::Park(_) => Ok(()),
         }
+    }
+}
+
+fn receipt(before: &Row) -> RunReceipt {
+    RunReceipt {
+        run: before.summary.id.clone(),
+        agent: before.summary.agent.clone(),
+        state_at_cancel: before.summary.state,
+        outcome: before.summary.outcome,
+        calls_cancelled: 0,
+        calls_finished: 0,
+        calls_in_doubt: 0,
+        quiescent_ms: 0,
     }
 }
