@@ -109,7 +109,7 @@ pub async fn suspended(stub: &Stub) -> Result<Value> {
     Ok(json!({"before": before, "after": after, "kib_a_run": grown_mb * 1024.0 / 10_000.0}))
 }
 
-/// soak: 100,000 turns, fifty runs at once; what is held before, in the middle and after.
+/// soak: 300,000 turns, fifty runs at once; what is held before, in the middle and after.
 pub async fn soak(stub: &Stub) -> Result<Value> {
     let mut daemon = Daemon::start(stub).await?;
     daemon.open_lines(50).await?;
@@ -117,9 +117,9 @@ pub async fn soak(stub: &Stub) -> Result<Value> {
     try_join_all((0..50).map(|which| daemon.complete_on(which, &fifty))).await?;
     tokio::time::sleep(Duration::from_secs(12)).await;
     let (before, began, mut held) = (daemon.holdings()?, Instant::now(), Vec::new());
-    for round in 0..39 {
+    for round in 0..119 {
         try_join_all((0..50).map(|which| daemon.complete_on(which, &fifty))).await?;
-        if round % 13 == 12 {
+        if round % 20 == 19 {
             held.push(json!({"holdings": daemon.holdings()?, "log_bytes": daemon.log_bytes()}));
         }
     }
@@ -127,7 +127,7 @@ pub async fn soak(stub: &Stub) -> Result<Value> {
     // Threads of the blocking pool go after ten seconds without work.
     tokio::time::sleep(Duration::from_secs(12)).await;
     Ok(
-        json!({"turns": 100_000, "wall_s": wall_s, "before": before, "within": held, "after": daemon.holdings()?, "log_bytes": daemon.log_bytes()}),
+        json!({"turns": 300_000, "wall_s": wall_s, "before": before, "within": held, "after": daemon.holdings()?, "log_bytes": daemon.log_bytes()}),
     )
 }
 
