@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, pending};
 use tokio::sync::Notify;
+use wren::kernel::event::Event;
 use wren::kernel::ledger::Account;
 use wren::kernel::{Message, Outcome, Recorded, Run, RunId};
 use wren::runtime::Live;
@@ -150,8 +151,34 @@ fn result(runtime: &tokio::runtime::Runtime, bench: &Bench, root: &RunId) -> Lef
             seen.iter().filter_map(|live| if let Live::Recorded(recorded) = live { Some(&**recorded) } else { None }).collect();
         let end_us = journal.last().unwrap().time_us;
         crate::telemetry::laws::check(&journal, end_us, totals.cost_usd_nanos);
+        check_log(bench, &journal);
         Left { settled_usd_nanos: totals.cost_usd_nanos - totals.written_off_usd_nanos, transcripts }
     })
+}
+
+/// Every execution of the tool has a beginning in the journal, and none came after its result: a call that is finished
+/// never runs again, and one that was cut runs once more for each time that it was taken up.
+fn check_log(bench: &Bench, journal: &[&Recorded]) {
+    let log = std::fs::read_to_string(bench.dir.path().join("data/tool-logs/scan.log")).unwrap();
+    let mut begun = std::collections::BTreeMap::new();
+    let mut ended = std::collections::BTreeSet::new();
+    for recorded in journal {
+        match &recorded.event {
+            Event::CallStarted(call) if call.tool == "scan" => {
+                assert!(!ended.contains(&(recorded.run.clone(), call.call_id.clone())), "a finished call was started again");
+                *begun.entry((recorded.run.clone(), call.call_id.clone())).or_insert(0) += 1;
+            }
+            Event::CallEnded(call) if call.tool == "scan" => {
+                ended.insert((recorded.run.clone(), call.call_id.clone()));
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(begun.len(), 3);
+    for ((run, call), times) in begun {
+        let ran = log.lines().filter(|line| line.contains(run.as_str()) && line.contains(call.as_str())).count();
+        assert!((1..=times).contains(&ran), "call {call} of {run} was begun {times} times and ran {ran} times");
+    }
 }
 
 fn paused() -> tokio::runtime::Runtime {
