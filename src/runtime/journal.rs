@@ -55,12 +55,12 @@ pub struct Journal {
     /// The cancel mark that the run bears, as far as known.
     pub cancel: Option<CancelMark>,
     committed_seq: u64,
-    staged: Vec<Event>,
+    /// Facts with their times, not yet durable.
+    staged: Vec<(i64, Event)>,
     children: Vec<NewChild>,
     child_ended: Option<ChildEnded>,
     /// The child runs that the last commit created.
     created: Vec<Recorded>,
-    staged_at_us: i64,
 }
 
 /// What came of a commit.
@@ -149,7 +149,6 @@ impl Journal {
             children: Vec::new(),
             child_ended: None,
             created: Vec::new(),
-            staged_at_us: 0,
         }
     }
 
@@ -158,22 +157,19 @@ impl Journal {
     /// # Errors
     /// [`Stop::Illegal`] if it cannot follow.
     pub fn stage(&mut self, event: Event) -> Result<(), Stop> {
-        if self.staged.is_empty() {
-            // One time for the whole transaction, so that the fold here and the fold of the journal agree to the
-            // microsecond. It never falls behind the run's own past.
-            self.staged_at_us = self.clock.now_us().max(self.run.summary.updated_us);
-        }
+        // It never falls behind the run's own past, so a clock that jumps back turns no span around.
+        let time_us = self.clock.now_us().max(self.run.summary.updated_us);
         let recorded = Recorded {
             run: self.run.id().clone(),
             seq: self.run.summary.seq + 1,
             // Given by the store; the fold does not look at it.
             tree_seq: 0,
             epoch: self.epoch,
-            time_us: self.staged_at_us,
+            time_us,
             event,
         };
         self.run.apply(&recorded)?;
-        self.staged.push(recorded.event);
+        self.staged.push((time_us, recorded.event));
         Ok(())
     }
 
@@ -214,7 +210,7 @@ impl Journal {
                 events: self.staged.clone(),
                 children: self.children.clone(),
                 child_ended: self.child_ended.clone(),
-                time_us: self.staged_at_us,
+                time_us: self.run.summary.updated_us,
             };
             match self.store.append(fence, batch).await {
                 Ok(appended) => {
@@ -247,7 +243,7 @@ impl Journal {
     }
 
     fn committed(&mut self, recorded: Vec<Recorded>) {
-        let settles = self.staged.iter().any(|event| matches!(event, Event::TurnEnded(_) | Event::TurnAborted(_)));
+        let settles = self.staged.iter().any(|(_, event)| matches!(event, Event::TurnEnded(_) | Event::TurnAborted(_)));
         self.committed_seq = self.run.summary.seq;
         self.created = match self.children[..] {
             [] => Vec::new(),
@@ -280,7 +276,9 @@ impl Journal {
     async fn find_committed(&mut self) -> Result<bool, Stop> {
         let news = patiently(self.run.id(), || self.store.load(self.run.id(), self.committed_seq, PAGE_EVENTS)).await?;
         let ours: Vec<&Recorded> = news.iter().filter(|recorded| !matches!(recorded.event, Event::ChildEnded(_))).collect();
-        let found = ours.first().is_some_and(|first| first.epoch == self.epoch && self.staged.first() == Some(&first.event));
+        let found = ours
+            .first()
+            .is_some_and(|first| first.epoch == self.epoch && self.staged.first().map(|(_, event)| event) == Some(&first.event));
         if !found {
             return Ok(false);
         }
@@ -336,7 +334,7 @@ impl Journal {
     }
 
     async fn restage(&mut self) -> Result<(), Stop> {
-        let results: Vec<Event> = self.staged.drain(..).filter(|event| !is_intent(event)).collect();
+        let results: Vec<Event> = self.staged.drain(..).map(|(_, event)| event).filter(|event| !is_intent(event)).collect();
         self.clear_staged();
         self.reload().await?;
         self.refresh().await?;

@@ -86,7 +86,9 @@ impl Runtime {
             return Ok(false);
         }
         let fence = Fence { run: run.clone(), epoch: row.epoch, seq: row.summary.seq };
-        let batch = Batch { events, time_us: self.clock().now_us().max(row.summary.updated_us), ..Batch::default() };
+        let time_us = self.clock().now_us().max(row.summary.updated_us);
+        let events = events.into_iter().map(|event| (time_us, event)).collect();
+        let batch = Batch { events, time_us, ..Batch::default() };
         let appended = self.store().append(fence, batch).await?;
         tree.feed.publish(appended.recorded);
         Ok(true)

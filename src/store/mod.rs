@@ -137,13 +137,13 @@ pub struct Fence {
 /// What is appended at once.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// The run's events, in order.
-    pub events: Vec<Event>,
+    /// The run's events, in order, each with its own time in microseconds since the Unix epoch.
+    pub events: Vec<(i64, Event)>,
     /// Runs created by a `child_started` among the events.
     pub children: Vec<NewChild>,
     /// What the parent's journal is told with this run's `run_ended`.
     pub child_ended: Option<ChildEnded>,
-    /// The time, in microseconds since the Unix epoch.
+    /// When the children are created and the parent is told, in microseconds since the Unix epoch.
     pub time_us: i64,
 }
 

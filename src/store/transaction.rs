@@ -104,7 +104,7 @@ fn path(tables: &mut dyn Tables, row: &Row) -> Result<Vec<Row>, Error> {
 pub fn append(tables: &mut dyn Tables, fence: &Fence, batch: Batch) -> Result<Appended, Error> {
     let row = known(tables, &fence.run)?;
     check_fence(&row, fence)?;
-    if row.cancel.is_some() && (batch.events.iter().any(starts_something) || !batch.children.is_empty()) {
+    if row.cancel.is_some() && (batch.events.iter().any(|(_, event)| starts_something(event)) || !batch.children.is_empty()) {
         return Err(Error::Cancelled);
     }
     let mut rows = path(tables, &row)?;
@@ -114,11 +114,11 @@ pub fn append(tables: &mut dyn Tables, fence: &Fence, batch: Batch) -> Result<Ap
     let mut tree_seq = rows.last().map_or(0, |root| root.tree_seq);
     let mut recorded = Vec::with_capacity(batch.events.len() + batch.children.len() + 1);
     let mut summary = row.summary.clone();
-    for event in batch.events {
+    for (time_us, event) in batch.events {
         let mut open = summary.open;
         ledger::post(&mut accounts, &mut open, &event).map_err(Error::Refused)?;
         tree_seq += 1;
-        let fact = Recorded { run: fence.run.clone(), seq: summary.seq + 1, tree_seq, epoch: fence.epoch, time_us: batch.time_us, event };
+        let fact = Recorded { run: fence.run.clone(), seq: summary.seq + 1, tree_seq, epoch: fence.epoch, time_us, event };
         summary.apply(&fact);
         tables.add(&fact, &root)?;
         recorded.push(fact);

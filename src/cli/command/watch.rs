@@ -138,6 +138,8 @@ pub(super) async fn wait(session: &mut Session, args: &WaitArgs) -> Result<u8, E
 
 async fn wait_all(session: &mut Session, args: &WaitArgs) -> Result<Vec<Run>, Error> {
     let suspended_counts = args.until == Until::Suspended;
+    // What is followed stands there by the names that were typed until the ids are known: the time may be up before.
+    session.followed.clone_from(&args.runs);
     let mut open = Vec::new();
     for name in &args.runs {
         open.push(run_of(session, name).await?);

@@ -187,6 +187,7 @@ pub fn child_ended(call: &str, run: &str, outcome: Outcome) -> ChildEnded {
 }
 
 pub fn batch(events: Vec<Event>) -> Batch {
+    let events = events.into_iter().map(|event| (2_000, event)).collect();
     Batch { events, time_us: 2_000, ..Batch::default() }
 }
 

@@ -188,7 +188,7 @@ pub async fn a_parent_hears_of_its_childs_end(store: Shared) {
     let mut kid = Pen::of(&*store, "k1").await;
     // The child's clock is behind; its parent's journal does not go back in time.
     let end = Batch {
-        events: vec![turn_started(1, 9, 9), turn_ended(1, 7, 2), ended(Outcome::Completed)],
+        events: [turn_started(1, 9, 9), turn_ended(1, 7, 2), ended(Outcome::Completed)].map(|event| (1_500, event)).to_vec(),
         child_ended: Some(child_ended("c1", "k1", Outcome::Completed)),
         time_us: 1_500,
         ..Batch::default()
