@@ -1,7 +1,9 @@
 //! The runtime on the in-memory store: whole trees without programs or sockets.
 
+mod cancels;
 mod commands;
 mod crash;
+mod watchers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -74,6 +76,11 @@ impl Bench {
             Watch { run: run.clone(), after_tree_seq: 0, include_descendants: true, include_deltas: true, stop_when_suspended: true };
         self.runtime.watch(watch).await.unwrap().map(|item| item.unwrap()).collect().await
     }
+}
+
+/// A tokio runtime whose clock moves when nobody can.
+fn paused() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
 }
 
 const TWO_CHILDREN: &str = r#"

@@ -9,11 +9,7 @@ use wren::runtime::{Error, Live};
 use wren::store::Store;
 use wren::store::memory::Memory;
 
-use super::{Bench, TWO_CHILDREN};
-
-fn paused() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
-}
+use super::{Bench, TWO_CHILDREN, paused};
 
 async fn outcome(bench: &Bench, run: &RunId) -> (State, Option<Outcome>) {
     let summary = bench.runtime.get(run).await.unwrap().summary;

@@ -13,7 +13,7 @@ use wren::runtime::Live;
 use wren::store::memory::Memory;
 use wren::store::{Appended, Batch, CancelMark, Claimed, Created, Error, Fence, NewTree, Page, Query, Row, Store};
 
-use super::Bench;
+use super::{Bench, paused};
 
 /// A store that answers a number of appends and then never again, as if the process had died.
 struct Dying {
@@ -179,10 +179,6 @@ fn check_log(bench: &Bench, journal: &[&Recorded]) {
         let ran = log.lines().filter(|line| line.contains(run.as_str()) && line.contains(call.as_str())).count();
         assert!((1..=times).contains(&ran), "call {call} of {run} was begun {times} times and ran {ran} times");
     }
-}
-
-fn paused() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
 }
 
 #[test]
