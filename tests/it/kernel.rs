@@ -72,10 +72,11 @@ fn scripts() {
     for path in paths {
         println!("{}", path.display());
         let script = std::fs::read_to_string(&path).unwrap();
-        let played = script::play(&script);
+        // A script that cannot be played to its end must not hide the others.
+        let played = std::panic::catch_unwind(|| script::play(&script)).unwrap_or_else(|_| "it panicked\n".to_owned());
         if played != script {
             wrong.push(format!("{}:\n{played}", path.display()));
-            if update {
+            if update && played != "it panicked\n" {
                 std::fs::write(&path, played).unwrap();
             }
         }

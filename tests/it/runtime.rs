@@ -3,6 +3,7 @@
 mod cancels;
 mod commands;
 mod crash;
+mod faulty;
 mod watchers;
 
 use std::collections::BTreeMap;

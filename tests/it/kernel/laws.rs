@@ -178,7 +178,8 @@ proptest! {
         world.answer(&id("root"), reply("", &[("research", "{}"); 64], Stop::ToolCalls, Some(small)));
         world.drive();
         prop_assert_eq!(world.nodes.len(), 65);
-        for op in ops.iter().filter(|op| !matches!(op, Op::Cancel { .. } | Op::Drain)) {
+        // Children are cancelled, the root (the first of the 65) is not: the others go on with what is left.
+        for op in ops.iter().filter(|op| !matches!(op, Op::Cancel { which } if which % 65 == 0) && !matches!(op, Op::Drain)) {
             apply(&mut world, op);
         }
         super::check(&world);

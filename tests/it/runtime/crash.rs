@@ -2,103 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
-use futures_util::future::{BoxFuture, pending};
-use tokio::sync::Notify;
 use wren::kernel::event::Event;
-use wren::kernel::ledger::Account;
 use wren::kernel::{Message, Outcome, Recorded, Run, RunId};
 use wren::runtime::Live;
 use wren::store::memory::Memory;
-use wren::store::{Appended, Batch, CancelMark, Claimed, Created, Error, Fence, NewTree, Page, Query, Row, Store};
 
+use super::faulty::{Asked, Fate, Faulty};
 use super::{Bench, paused};
-
-/// A store that answers a number of appends and then never again, as if the process had died.
-struct Dying {
-    inner: Arc<Memory>,
-    left: AtomicI64,
-    /// Whether the fatal append is still committed.
-    commits_last: bool,
-    dead: Arc<Notify>,
-    /// A run whose drivers come late.
-    slow: Option<RunId>,
-}
-
-impl Store for Dying {
-    fn create(&self, tree: NewTree) -> BoxFuture<'_, Result<Created, Error>> {
-        self.inner.create(tree)
-    }
-
-    fn claim(&self, run: &RunId) -> BoxFuture<'_, Result<Claimed, Error>> {
-        let run = run.clone();
-        Box::pin(async move {
-            if self.slow.as_ref() == Some(&run) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            self.inner.claim(&run).await
-        })
-    }
-
-    fn append(&self, fence: Fence, batch: Batch) -> BoxFuture<'_, Result<Appended, Error>> {
-        let left = self.left.fetch_sub(1, Ordering::SeqCst);
-        if left > 0 {
-            return self.inner.append(fence, batch);
-        }
-        Box::pin(async move {
-            if left == 0 && self.commits_last {
-                let _ = self.inner.append(fence, batch).await;
-            }
-            self.dead.notify_one();
-            pending().await
-        })
-    }
-
-    fn load(&self, run: &RunId, after_seq: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Recorded>, Error>> {
-        self.inner.load(run, after_seq, limit)
-    }
-
-    fn load_tree(&self, root: &RunId, after_tree_seq: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Recorded>, Error>> {
-        self.inner.load_tree(root, after_tree_seq, limit)
-    }
-
-    fn get(&self, run: &RunId) -> BoxFuture<'_, Result<Row, Error>> {
-        self.inner.get(run)
-    }
-
-    fn subtree(&self, run: &RunId) -> BoxFuture<'_, Result<Vec<Row>, Error>> {
-        Store::subtree(&*self.inner, run)
-    }
-
-    fn path(&self, run: &RunId) -> BoxFuture<'_, Result<Vec<Account>, Error>> {
-        self.inner.path(run)
-    }
-
-    fn find(&self, prefix: &str, limit: usize) -> BoxFuture<'_, Result<Vec<RunId>, Error>> {
-        self.inner.find(prefix, limit)
-    }
-
-    fn list(&self, query: Query) -> BoxFuture<'_, Result<Page, Error>> {
-        self.inner.list(query)
-    }
-
-    fn unfinished(&self) -> BoxFuture<'_, Result<Vec<Row>, Error>> {
-        self.inner.unfinished()
-    }
-
-    fn cancel(&self, run: &RunId, mark: CancelMark) -> BoxFuture<'_, Result<Vec<Row>, Error>> {
-        self.inner.cancel(run, mark)
-    }
-
-    fn bundle(&self, digest: &str) -> BoxFuture<'_, Result<Vec<u8>, Error>> {
-        self.inner.bundle(digest)
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-}
 
 const TREE: &str = r#"
 wren: v1
@@ -181,23 +92,39 @@ fn check_log(bench: &Bench, journal: &[&Recorded]) {
     }
 }
 
-#[test]
-fn a_death_at_any_append_changes_nothing_but_the_write_offs() {
-    let quiet_runtime = paused();
-    let (quiet_bench, quiet_root) = quiet_runtime.block_on(async {
+/// A store that answers a number of appends; at the next one the process dies.
+fn dying(store: &Arc<Memory>, appends: i64, commits_last: bool) -> Faulty {
+    let left = AtomicI64::new(appends);
+    Faulty::new(store, move |asked| match asked {
+        Asked::Append if left.fetch_sub(1, Ordering::SeqCst) <= 0 => {
+            // Drivers that come after the first one find the process dead.
+            if commits_last && left.load(Ordering::SeqCst) == -1 { Fate::DiesAfter } else { Fate::DiesBefore }
+        }
+        Asked::Append | Asked::Claim | Asked::Load | Asked::Path => Fate::Works,
+    })
+}
+
+/// The quiet run's result.
+fn quiet() -> Left {
+    let runtime = paused();
+    let (bench, root) = runtime.block_on(async {
         let bench = Bench::start().await;
         let root = bench.submit(TREE).await;
         bench.follow(&root).await;
         (bench, root)
     });
-    let quiet = result(&quiet_runtime, &quiet_bench, &quiet_root);
+    result(&runtime, &bench, &root)
+}
 
+#[test]
+fn a_death_at_any_append_changes_nothing_but_the_write_offs() {
+    let quiet = quiet();
     let mut points = 0;
     for commits_last in [false, true] {
         for appends in 0.. {
             let (store, dir) = (Arc::new(Memory::new()), Arc::new(tempfile::tempdir().unwrap()));
-            let dead = Arc::new(Notify::new());
-            let dying = Dying { inner: store.clone(), left: AtomicI64::new(appends), commits_last, dead: dead.clone(), slow: None };
+            let dying = dying(&store, appends, commits_last);
+            let dead = dying.dead.clone();
             let first = paused();
             let (root, died) = first.block_on(async {
                 let bench = Bench::over(Arc::new(dying), dir.clone()).await;
@@ -214,7 +141,7 @@ fn a_death_at_any_append_changes_nothing_but_the_write_offs() {
             let bench = second.block_on(async {
                 // Children that had not begun are ready before their parent is: they must not write before it.
                 let slow = Some(root.clone());
-                let store = Dying { inner: store, left: AtomicI64::new(i64::MAX), commits_last, dead: Arc::new(Notify::new()), slow };
+                let store = Faulty { slow, ..Faulty::new(&store, |_| Fate::Works) };
                 let bench = Bench::over(Arc::new(store), dir).await;
                 bench.follow(&root).await;
                 bench
@@ -228,4 +155,42 @@ fn a_death_at_any_append_changes_nothing_but_the_write_offs() {
     }
     println!("{points} deaths, every one of them ended as the quiet run");
     assert!(points > 30, "{points}");
+}
+
+/// The disk is full, or its answers are lost, at any moment and for a while: every driver waits, and goes on as if
+/// nothing had been.
+#[test]
+fn a_store_that_fails_for_a_while_costs_time_alone() {
+    let quiet = quiet();
+    let mut points = 0;
+    for (fate, times) in [(Fate::Refused, 1), (Fate::Refused, 4), (Fate::Lost, 1), (Fate::Lost, 3)] {
+        for first in 0.. {
+            let (store, dir) = (Arc::new(Memory::new()), Arc::new(tempfile::tempdir().unwrap()));
+            let asked = Arc::new(AtomicI64::new(0));
+            let seen = asked.clone();
+            let failing = Faulty::new(&store, move |_| {
+                let nth = seen.fetch_add(1, Ordering::SeqCst);
+                if (first..first + times).contains(&nth) { fate } else { Fate::Works }
+            });
+            let runtime = paused();
+            let (bench, root) = runtime.block_on(async {
+                let bench = Bench::over(Arc::new(failing), dir).await;
+                let root = bench.submit(TREE).await;
+                bench.follow(&root).await;
+                (bench, root)
+            });
+            // The disk is whole again before anybody looks.
+            let reached = asked.swap(i64::MAX / 2, Ordering::SeqCst) > first;
+            let left = result(&runtime, &bench, &root);
+            assert_eq!(left, quiet, "{fate:?} {times} times from question {first} on");
+            let written_off = runtime.block_on(bench.runtime.get(&root)).unwrap().account.totals.written_off_usd_nanos;
+            assert_eq!(written_off, 0, "{fate:?} {times} times from question {first} on");
+            if !reached {
+                break;
+            }
+            points += 1;
+        }
+    }
+    println!("{points} failures, every one of them ended as the quiet run");
+    assert!(points > 60, "{points}");
 }
