@@ -10,6 +10,7 @@
 mod cli;
 mod daemon;
 mod kernel;
+mod power;
 mod provider;
 mod python;
 mod rpc;

@@ -40,6 +40,11 @@ impl Daemon {
         daemon
     }
 
+    /// Sets a variable for the daemon's next start.
+    pub fn set(&mut self, name: &str, value: impl Into<String>) {
+        self.environment.push((name.to_owned(), value.into()));
+    }
+
     /// Starts the daemon of this directory and waits until it says that it serves.
     pub fn serve(&mut self) {
         let mut child = command(env!("CARGO_BIN_EXE_wrend"))

@@ -1,0 +1,112 @@
+//! The power goes: whatever was not synced is forgotten. What was answered must be there all the same.
+//!
+//! A small library between `wrend` and the disk keeps what each sync made certain; after a kill the data directory is
+//! put back to that. With `PRAGMA synchronous=NORMAL` the first test fails: its run is gone.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Daemon, int};
+
+/// A run that waits for its model for longer than any test lasts.
+const WAITING: &str = r#"
+wren: v1
+name: waiting
+models:
+  script: {scripted: {latency: 1h, price: {input_usd_per_mtok: 1.00, output_usd_per_mtok: 2.00}, replies: [{text: Too late.}]}}
+agents:
+  lead: {model: script, instructions: Wait.}
+agent: lead
+prompt: Go.
+"#;
+
+/// A daemon on a disk that loses what was not synced.
+struct Fragile {
+    daemon: Daemon,
+    kept: tempfile::TempDir,
+}
+
+impl Fragile {
+    fn start() -> Option<Self> {
+        let library = library()?;
+        let kept = tempfile::tempdir().unwrap();
+        let mut daemon = Daemon::start();
+        daemon.kill();
+        std::fs::remove_dir_all(daemon.data_dir()).unwrap();
+        daemon.set("LD_PRELOAD", library.to_str().unwrap());
+        let data_dir = daemon.data_dir();
+        daemon.set("SYNCED_FROM", data_dir.to_str().unwrap());
+        daemon.set("SYNCED_TO", kept.path().to_str().unwrap());
+        daemon.serve();
+        Some(Self { daemon, kept })
+    }
+
+    /// The power goes and comes back.
+    fn cut(&mut self) {
+        self.daemon.kill();
+        let data = self.daemon.data_dir();
+        for entry in std::fs::read_dir(&data).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_file() {
+                std::fs::remove_file(entry.path()).unwrap();
+            }
+        }
+        for entry in std::fs::read_dir(self.kept.path()).unwrap().map(Result::unwrap) {
+            std::fs::copy(entry.path(), data.join(entry.file_name())).unwrap();
+        }
+        self.daemon.serve();
+    }
+}
+
+/// Compiles the library that is put between. The checks have a C compiler: SQLite needs one.
+fn library() -> Option<PathBuf> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let built = dir.join(format!("synced-{}-{:?}.so", std::process::id(), std::thread::current().id()));
+    let source = crate::support::root().join("tests/it/power/synced.c");
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&built).arg(source).arg("-ldl").status();
+    match compiled {
+        Ok(status) => {
+            assert!(status.success(), "synced.c does not compile");
+            Some(built)
+        }
+        Err(error) => {
+            println!("skipped: cc cannot be run: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_submission_that_was_answered_outlives_the_power() {
+    let Some(mut fragile) = Fragile::start() else { return };
+    let waiting = fragile.daemon.workflow("waiting.yaml", WAITING);
+    for _ in 0..3 {
+        let run = fragile.daemon.submit(&["-f", &waiting]);
+        fragile.cut();
+        let found = fragile.daemon.json(0, &["get", &run]);
+        assert!(matches!(found["state"].as_str(), Some("RUN_STATE_RUNNING" | "RUN_STATE_PENDING")), "{found}");
+    }
+}
+
+#[test]
+fn a_cancel_that_was_answered_outlives_the_power() {
+    let Some(mut fragile) = Fragile::start() else { return };
+    let waiting = fragile.daemon.workflow("waiting.yaml", WAITING);
+    let run = fragile.daemon.submit(&["-f", &waiting]);
+    fragile.daemon.expect(0, &["cancel", &run]);
+    let before = fragile.daemon.json(0, &["get", &run]);
+    assert_eq!(before["outcome"], "OUTCOME_CANCELLED");
+    fragile.cut();
+    assert_eq!(fragile.daemon.json(0, &["get", &run]), before);
+}
+
+#[test]
+fn a_result_that_was_seen_outlives_the_power() {
+    let Some(mut fragile) = Fragile::start() else { return };
+    let before = fragile.daemon.json(0, &["run", "-f", "workflows/deep-research-offline.yaml"]);
+    let run = before["run_id"].as_str().unwrap();
+    assert!(int(&before["subtree_usage"]["cost_usd_nanos"]) > 0);
+    let tree = fragile.daemon.json(0, &["tree", run]);
+    fragile.cut();
+    assert_eq!(fragile.daemon.json(0, &["get", run]), before);
+    assert_eq!(fragile.daemon.json(0, &["tree", run]), tree);
+}
