@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::{Stream, stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -20,6 +21,8 @@ use tonic::transport::server::Connected;
 use super::auth::Peer;
 
 const CONNECTIONS_MAX: usize = 256;
+/// How long accepting waits for a file handle.
+const HANDLES_WAIT: Duration = Duration::from_millis(100);
 
 /// Where a daemon is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,13 +138,31 @@ impl Listener {
         let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         stream::unfold((self, permits), |(listener, permits)| async move {
             let permit = permits.clone().acquire_owned().await.ok()?;
-            let accepted = listener.accept(permit).await;
-            Some((accepted, (listener, permits)))
+            let accepted = listener.accept_patiently().await;
+            Some((accepted.map(|(io, peer)| Connection { io, peer, _permit: permit }), (listener, permits)))
         })
     }
 
-    async fn accept(&self, permit: OwnedSemaphorePermit) -> io::Result<Connection> {
-        let (io, peer) = match &self.socket {
+    /// Accepts. While the process or the system has no file handles left it waits: the server would ask again at once, for
+    /// ever, and clients wait in the socket's own queue until some come free.
+    async fn accept_patiently(&self) -> io::Result<(Io, Peer)> {
+        let mut told = false;
+        loop {
+            match self.accept().await {
+                Err(error) if is_out_of_handles(&error) => {
+                    if !told {
+                        tracing::error!(%error, "no connection can be accepted until some handles are closed; raise the limit of open files");
+                        told = true;
+                    }
+                    tokio::time::sleep(HANDLES_WAIT).await;
+                }
+                accepted => return accepted,
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(Io, Peer)> {
+        Ok(match &self.socket {
             Socket::Unix(socket) => {
                 let (stream, _) = socket.accept().await?;
                 let uid = stream.peer_cred().ok().map(|cred| cred.uid());
@@ -152,9 +173,14 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 (Io::Tcp(stream), Peer::Tcp(from))
             }
-        };
-        Ok(Connection { io, peer, _permit: permit })
+        })
     }
+}
+
+fn is_out_of_handles(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
 fn bind_unix(address: &Address, path: &Path) -> Result<Listener, Error> {

@@ -350,6 +350,30 @@ fn without_a_daemon_nobody_is_told_to_start_one_again() {
     assert!(stderr.contains("$1000; ask for less\n") && !stderr.contains("wrend"), "{stderr}");
 }
 
+/// Without a file handle left nobody new is let in and what runs goes on; it all goes on when some come free.
+#[test]
+fn a_daemon_without_file_handles_waits_for_some() {
+    let daemon = Daemon::start();
+    let run = daemon.submit(&["-f", "workflows/plan.yaml"]);
+    daemon.run(&["wait", &run]);
+    let before = daemon.json(0, &["get", &run]);
+    daemon.allow_files(Some(0));
+    let asking: Vec<_> =
+        (0..5).map(|_| daemon.ctl(&["get", &run, "-o", "json"]).stdout(std::process::Stdio::piped()).spawn().unwrap()).collect();
+    while !daemon.logged().contains("no connection can be accepted") {
+        std::thread::yield_now();
+    }
+    daemon.allow_files(None);
+    for asked in asking {
+        let answer = asked.wait_with_output().unwrap();
+        assert_eq!(answer.status.code(), Some(0));
+        assert_eq!(serde_json::from_slice::<Value>(&answer.stdout).unwrap(), before);
+    }
+    // Said for each that had to wait, not for each time that it was tried.
+    assert!(daemon.logged().matches("no connection can be accepted").count() <= 5);
+    daemon.json(0, &["run", "-f", "workflows/plan.yaml"]);
+}
+
 #[test]
 fn wrend_says_that_it_drains_and_leaves_at_the_second_signal() {
     use std::io::{BufRead, BufReader};

@@ -73,7 +73,7 @@ async fn two_hundred_watchers_miss_and_repeat_nothing_and_change_nothing() {
     let mut idle = watched.runtime.watch(watch(&run, 0, true)).await.unwrap();
     assert!(idle.next().await.is_some());
     // Some stay, some come and go; with live text and without.
-    let patience = |nth: usize| if nth % 4 == 0 { 7 + nth } else { usize::MAX };
+    let patience = |nth: usize| if nth.is_multiple_of(4) { 7 + nth } else { usize::MAX };
     let seen = join_all((1..WATCHERS).map(|nth| facts(&watched, &run, patience(nth), nth % 2 == 0))).await;
     assert_eq!(journal_shape(&watched, &run).await, expected);
     let last = watched.runtime.get(&run).await.unwrap().tree_seq;
