@@ -2,6 +2,9 @@
 //!
 //! The rooms, in the order in which a run's data passes through them.
 
+#[macro_use]
+mod crash;
+
 pub mod cli;
 pub mod config;
 pub mod daemon;

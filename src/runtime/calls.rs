@@ -187,11 +187,13 @@ impl Driver {
                 let (failure, words) = Self::cut_words(cancel.is_cancelled());
                 return ended(&call, Some(failure), words.to_owned(), 0);
             }
+            crash_point!("effect/before");
             let finished = tokio::select! {
                 biased;
                 finished = &mut work => Some(finished),
                 () = token.cancelled() => timeout(Self::grace(), &mut work).await.ok(),
             };
+            crash_point!("effect/after");
             let (failure, words) = Self::cut_words(cancel.is_cancelled());
             match finished {
                 Some(finished) if finished.ok => ended(&call, None, finished.output, finished.omitted_chars),
@@ -238,6 +240,7 @@ impl Driver {
         if !has_children || self.journal.commit().await? == Commit::Again {
             return Ok(());
         }
+        crash_point!("spawn/after");
         for child in self.journal.take_created() {
             self.runtime.start_new(&self.tree, &child, &self.journal.path, Some(&self.run_id()));
         }

@@ -212,8 +212,10 @@ impl Journal {
                 child_ended: self.child_ended.clone(),
                 time_us: self.run.summary.updated_us,
             };
+            crash_point!("append/before");
             match self.store.append(fence, batch).await {
                 Ok(appended) => {
+                    crash_point!("append/after");
                     self.path = appended.path;
                     self.cancel = appended.cancel.or(self.cancel.take());
                     self.committed(appended.recorded);

@@ -133,7 +133,9 @@ impl Runtime {
             }
         };
         let commands = tree.commands.lock().await;
+        crash_point!("cancel/before");
         let before = self.store().cancel(run, mark.clone()).await?;
+        crash_point!("cancel/after");
         let unfinished: Vec<&Row> = before.iter().filter(|row| row.summary.state != State::Ended).collect();
         for row in &unfinished {
             // Each of them: a run that was resumed has another token than the one its children were seated under.

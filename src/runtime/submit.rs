@@ -114,7 +114,9 @@ impl Runtime {
         };
         let runtime = self.clone();
         self.detached(Box::pin(async move {
+            crash_point!("submit/before");
             let created = runtime.store().create(tree).await?;
+            crash_point!("submit/after");
             let Some(recorded) = created.recorded else {
                 return Ok(Submitted { row: Some(created.row), checked: None, deduplicated: true, warnings });
             };

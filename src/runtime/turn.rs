@@ -39,6 +39,7 @@ impl Driver {
         // A run whose token has fired before asks nobody: the cut comes first below.
         let is_sent = !self.seat.token.is_cancelled();
         let mut builder = ReplyBuilder::default();
+        crash_point!("request/before");
         let heard = {
             let mut stream = provider.send(request.clone(), self.seat.token.child_token());
             let deadline = self.runtime.clock().instant(self.seat.deadline_us);
@@ -52,6 +53,7 @@ impl Driver {
                 };
                 match delta {
                     Some(Ok(delta)) => {
+                        crash_point!("reply/within");
                         first_chunk_us.get_or_insert_with(|| i64::try_from(asked_at.elapsed().as_micros()).unwrap_or(i64::MAX));
                         self.show(started, &delta);
                         let whole = matches!(delta, Delta::Stop { .. });
@@ -67,6 +69,7 @@ impl Driver {
             }
             // The stream is dropped here, which closes its connection.
         };
+        crash_point!("reply/after");
         match heard {
             Heard::Reply(reply) => Event::TurnEnded(Box::new(self.ended(started, &request, *reply, first_chunk_us))),
             Heard::Failed(error) => Event::TurnAborted(self.failed(started, &request, &builder, error)),

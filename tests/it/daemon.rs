@@ -1,5 +1,7 @@
 //! The two real programs end to end: a person's first run, budgets, cancels, crashes.
 
+mod points;
+
 use serde_json::Value;
 
 use crate::support::{Daemon, int, runs};

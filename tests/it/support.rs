@@ -60,6 +60,16 @@ impl Daemon {
         self.child = Some(child);
     }
 
+    /// Takes a variable away for the daemon's next start.
+    pub fn unset(&mut self, name: &str) {
+        self.environment.retain(|(known, _)| known != name);
+    }
+
+    /// Returns whether the daemon has died by itself.
+    pub fn is_dead(&mut self) -> bool {
+        self.child.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some())
+    }
+
     /// Kills the daemon at once, as a crash would.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {

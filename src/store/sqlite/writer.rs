@@ -84,7 +84,9 @@ fn work(mut tables: SqlTables, mut jobs: mpsc::Receiver<Job>) {
         {
             answers.push(job(Ok(&mut tables)));
         }
+        crash_point!("commit/before");
         let committed = tables.commit();
+        crash_point!("commit/after");
         for answer in answers {
             answer(committed.clone());
         }
