@@ -14,7 +14,7 @@ use super::tree::Tree;
 use crate::kernel::event::{ChildEnded, Event};
 use crate::kernel::ledger::Account;
 use crate::kernel::run::Illegal;
-use crate::kernel::{Recorded, Run, RunId};
+use crate::kernel::{CallId, Recorded, Run, RunId};
 use crate::store::{self, Batch, CancelMark, Fence, NewChild, Store};
 
 /// How many events are read at once.
@@ -157,8 +157,12 @@ impl Journal {
     /// # Errors
     /// [`Stop::Illegal`] if it cannot follow.
     pub fn stage(&mut self, event: Event) -> Result<(), Stop> {
+        self.stage_at(self.clock.now_us(), event)
+    }
+
+    fn stage_at(&mut self, time_us: i64, event: Event) -> Result<(), Stop> {
         // It never falls behind the run's own past, so a clock that jumps back turns no span around.
-        let time_us = self.clock.now_us().max(self.run.summary.updated_us);
+        let time_us = time_us.max(self.run.summary.updated_us);
         let recorded = Recorded {
             run: self.run.id().clone(),
             seq: self.run.summary.seq + 1,
@@ -336,13 +340,21 @@ impl Journal {
     }
 
     async fn restage(&mut self) -> Result<(), Stop> {
-        let results: Vec<Event> = self.staged.drain(..).map(|(_, event)| event).filter(|event| !is_intent(event)).collect();
+        let staged = std::mem::take(&mut self.staged);
         self.clear_staged();
         self.reload().await?;
         self.refresh().await?;
         self.cancel = patiently(self.run.id(), || self.store.get(self.run.id())).await?.cancel;
-        for event in results {
-            self.stage(event)?;
+        // A quick call has begun and ended before its intent was written: both happened. Under a cancel mark the store
+        // takes no beginning any more, and the result stands alone.
+        let is_over = |id: &CallId| staged.iter().any(|(_, event)| matches!(event, Event::CallEnded(call) if call.call_id == *id));
+        let happened = |event: &Event| match event {
+            Event::CallStarted(call) => self.cancel.is_none() && is_over(&call.call_id),
+            other => !is_intent(other),
+        };
+        let results: Vec<(i64, Event)> = staged.iter().filter(|(_, event)| happened(event)).cloned().collect();
+        for (time_us, event) in results {
+            self.stage_at(time_us, event)?;
         }
         Ok(())
     }

@@ -194,3 +194,47 @@ fn a_store_that_fails_for_a_while_costs_time_alone() {
     println!("{points} failures, every one of them ended as the quiet run");
     assert!(points > 60, "{points}");
 }
+
+/// A transaction that comes too late is decided anew; of a quick call that had begun and ended in it both are kept.
+#[test]
+fn an_append_that_came_too_late_loses_nothing_that_happened() {
+    let quiet = quiet();
+    let mut points = 0;
+    for late in 0.. {
+        let (store, dir) = (Arc::new(Memory::new()), Arc::new(tempfile::tempdir().unwrap()));
+        let appends = Arc::new(AtomicI64::new(0));
+        let seen = appends.clone();
+        let failing = Faulty::new(&store, move |asked| match asked {
+            Asked::Append if seen.fetch_add(1, Ordering::SeqCst) == late => Fate::Behind,
+            Asked::Append | Asked::Claim | Asked::Load | Asked::Path => Fate::Works,
+        });
+        let runtime = paused();
+        let (bench, root, seen) = runtime.block_on(async {
+            let bench = Bench::over(Arc::new(failing), dir).await;
+            let root = bench.submit(TREE).await;
+            let seen = bench.follow(&root).await;
+            (bench, root, seen)
+        });
+        assert_eq!(result(&runtime, &bench, &root), quiet, "append {late}");
+        let mut begun = std::collections::BTreeSet::new();
+        for live in &seen {
+            let Live::Recorded(fact) = live else { continue };
+            match &fact.event {
+                Event::CallStarted(call) => assert!(begun.insert((fact.run.clone(), call.call_id.clone())), "begun twice, append {late}"),
+                Event::CallEnded(call) => {
+                    assert!(
+                        begun.contains(&(fact.run.clone(), call.call_id.clone())),
+                        "{} ended and never began, append {late}",
+                        call.tool
+                    );
+                }
+                _ => {}
+            }
+        }
+        if appends.load(Ordering::SeqCst) <= late {
+            break;
+        }
+        points += 1;
+    }
+    assert!(points > 15, "{points}");
+}

@@ -17,6 +17,8 @@ pub enum Fate {
     Works,
     /// It is refused, and nothing is done.
     Refused,
+    /// It is refused because the journal has grown meanwhile: decide again.
+    Behind,
     /// It is done, but the answer says that it failed.
     Lost,
     /// The process dies before it is done.
@@ -49,18 +51,20 @@ impl Faulty {
         Self { inner: inner.clone(), fate: Box::new(fate), dead: Arc::new(Notify::new()), slow: None }
     }
 
-    async fn ask<T>(&self, asked: Asked, work: BoxFuture<'_, Result<T, Error>>) -> Result<T, Error> {
+    /// `work` is called only if it is to be done: the store inside may do it at once.
+    async fn ask<'a, T>(&'a self, asked: Asked, work: impl FnOnce() -> BoxFuture<'a, Result<T, Error>> + Send) -> Result<T, Error> {
         let fate = (self.fate)(asked);
         match fate {
-            Fate::Works => work.await,
+            Fate::Works => work().await,
             Fate::Refused => Err(Error::Full("no room".to_owned())),
+            Fate::Behind => Err(Error::Behind { head: 0 }),
             Fate::Lost => {
-                let _ = work.await;
+                let _ = work().await;
                 Err(Error::Unavailable("the answer is lost".to_owned()))
             }
             Fate::DiesBefore | Fate::DiesAfter => {
                 if matches!(fate, Fate::DiesAfter) {
-                    let _ = work.await;
+                    let _ = work().await;
                 }
                 self.dead.notify_one();
                 pending().await
@@ -80,20 +84,22 @@ impl Store for Faulty {
             if self.slow.as_ref() == Some(&run) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            self.ask(Asked::Claim, self.inner.claim(&run)).await
+            self.ask(Asked::Claim, || self.inner.claim(&run)).await
         })
     }
 
     fn append(&self, fence: Fence, batch: Batch) -> BoxFuture<'_, Result<Appended, Error>> {
-        Box::pin(self.ask(Asked::Append, self.inner.append(fence, batch)))
+        Box::pin(self.ask(Asked::Append, || self.inner.append(fence, batch)))
     }
 
     fn load(&self, run: &RunId, after_seq: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Recorded>, Error>> {
-        Box::pin(self.ask(Asked::Load, self.inner.load(run, after_seq, limit)))
+        let run = run.clone();
+        Box::pin(async move { self.ask(Asked::Load, || self.inner.load(&run, after_seq, limit)).await })
     }
 
     fn path(&self, run: &RunId) -> BoxFuture<'_, Result<Vec<Account>, Error>> {
-        Box::pin(self.ask(Asked::Path, self.inner.path(run)))
+        let run = run.clone();
+        Box::pin(async move { self.ask(Asked::Path, || self.inner.path(&run)).await })
     }
 
     fn load_tree(&self, root: &RunId, after_tree_seq: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Recorded>, Error>> {
