@@ -25,6 +25,7 @@ models:
         - {agent: lead, turn: 2, attempt: 1, error: {status: 503}}
         - {agent: lead, text: Both are done.}
         - {agent: worker, turn: 1, calls: [{tool: list_files}, {tool: scan}]}
+        - {agent: worker, turn: 2, calls: [{tool: list_files}]}
         - {agent: worker, text: I looked.}
 tools:
   docs: {files: {root: .}}
