@@ -353,8 +353,10 @@ impl Journal {
             other => !is_intent(other),
         };
         let results: Vec<(i64, Event)> = staged.iter().filter(|(_, event)| happened(event)).cloned().collect();
+        // What others wrote meanwhile may be newer: everything moves behind it together, so that a call stays as long as it was.
+        let late_us = results.first().map_or(0, |(first_us, _)| self.run.summary.updated_us.saturating_sub(*first_us).max(0));
         for (time_us, event) in results {
-            self.stage_at(time_us, event)?;
+            self.stage_at(time_us.saturating_add(late_us), event)?;
         }
         Ok(())
     }

@@ -41,8 +41,10 @@ pub struct TreeSpans {
     previous: Option<Link>,
     /// When the root's last segment ended; `None` before the first one, and while one is open.
     stopped_us: Option<i64>,
-    /// When the last fact of the tree was written.
+    /// When the newest fact of the tree was written.
     last_us: i64,
+    /// No fact is taken as older than this.
+    floor_us: i64,
 }
 
 /// Why a segment began, as its spans say it.
@@ -103,11 +105,15 @@ impl TreeSpans {
 
     /// Takes in the next fact and returns the spans that it finishes.
     pub fn on(&mut self, recorded: &Recorded) -> Vec<Span> {
-        // Time never goes back within a tree: runs write beside each other, and a clock may be set back.
-        let (id, now_us) = (&recorded.run, recorded.time_us.max(self.last_us));
+        // Runs write beside each other, so a later fact of another run may be a little older. A clock that was set back
+        // while no daemon ran is another matter: what follows stays behind what was.
+        if matches!(recorded.event, Event::RunResumed { .. }) && recorded.time_us < self.last_us {
+            self.floor_us = self.last_us;
+        }
+        let (id, now_us) = (&recorded.run, recorded.time_us.max(self.floor_us));
         if let Event::RunCreated(created) = &recorded.event {
             self.create(id, created);
-            self.last_us = now_us;
+            self.last_us = self.last_us.max(now_us);
             let is_submitted = created.parent.is_none() && created.sampled;
             return is_submitted.then(|| submission(id, created, now_us)).into_iter().collect();
         }
@@ -151,7 +157,7 @@ impl TreeSpans {
             }
             Event::RunCreated(_) | Event::CallInDoubt { .. } | Event::MessageReceived { .. } | Event::LimitsChanged { .. } => Vec::new(),
         };
-        self.last_us = now_us;
+        self.last_us = self.last_us.max(now_us);
         spans
     }
 
