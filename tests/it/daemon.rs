@@ -352,20 +352,20 @@ fn without_a_daemon_nobody_is_told_to_start_one_again() {
     assert!(stderr.contains("$1000; ask for less\n") && !stderr.contains("wrend"), "{stderr}");
 }
 
-/// Without a file handle left nobody new is let in and what runs goes on; it all goes on when some come free.
+/// Without a file handle left nobody new is let in; all are served when some come free.
 #[test]
 fn a_daemon_without_file_handles_waits_for_some() {
     let daemon = Daemon::start();
     let run = daemon.submit(&["-f", "workflows/plan.yaml"]);
     daemon.run(&["wait", &run]);
     let before = daemon.json(0, &["get", &run]);
-    daemon.allow_files(Some(0));
+    daemon.forbid_files(true);
     let asking: Vec<_> =
         (0..5).map(|_| daemon.ctl(&["get", &run, "-o", "json"]).stdout(std::process::Stdio::piped()).spawn().unwrap()).collect();
     while !daemon.logged().contains("no connection can be accepted") {
         std::thread::yield_now();
     }
-    daemon.allow_files(None);
+    daemon.forbid_files(false);
     for asked in asking {
         let answer = asked.wait_with_output().unwrap();
         assert_eq!(answer.status.code(), Some(0));

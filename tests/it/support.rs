@@ -78,14 +78,13 @@ impl Daemon {
         }
     }
 
-    /// Lets the daemon open this many files more than it has now; `None` for as many as the system allows.
-    pub fn allow_files(&self, more: Option<u64>) {
+    /// Lets the daemon open no file more, or as many as the system allows.
+    pub fn forbid_files(&self, none: bool) {
         use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
         let id = self.child.as_ref().unwrap().id();
         let maximum = getrlimit(Resource::Nofile).maximum;
-        // The limit is on the number of a handle, and the lowest free one is given next.
-        let open = std::fs::read_dir(format!("/proc/{id}/fd")).unwrap().count() as u64;
-        let current = more.map_or(maximum, |more| Some(open + more));
+        // None at all: a count of what is open now would let in whatever is closed a moment later.
+        let current = if none { Some(0) } else { maximum };
         prlimit(Pid::from_raw(i32::try_from(id).unwrap()), Resource::Nofile, Rlimit { current, maximum }).unwrap();
     }
 
