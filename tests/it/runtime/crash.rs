@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use wren::kernel::event::Event;
 use wren::kernel::{Message, Outcome, Recorded, Run, RunId};
 use wren::runtime::Live;
+use wren::store::Store;
 use wren::store::memory::Memory;
 
 use super::faulty::{Asked, Fate, Faulty};
@@ -105,15 +106,21 @@ fn dying(store: &Arc<Memory>, appends: i64, commits_last: bool) -> Faulty {
     })
 }
 
+/// Runs the tree to its end over a store. Returns what was seen, and where it can be looked at.
+fn play(store: Arc<dyn Store>) -> (tokio::runtime::Runtime, Bench, RunId, Vec<Live>) {
+    let runtime = paused();
+    let (bench, root, seen) = runtime.block_on(async {
+        let bench = Bench::over(store, Arc::new(tempfile::tempdir().unwrap())).await;
+        let root = bench.submit(TREE).await;
+        let seen = bench.follow(&root).await;
+        (bench, root, seen)
+    });
+    (runtime, bench, root, seen)
+}
+
 /// The quiet run's result.
 fn quiet() -> Left {
-    let runtime = paused();
-    let (bench, root) = runtime.block_on(async {
-        let bench = Bench::start().await;
-        let root = bench.submit(TREE).await;
-        bench.follow(&root).await;
-        (bench, root)
-    });
+    let (runtime, bench, root, _) = play(Arc::new(Memory::new()));
     result(&runtime, &bench, &root)
 }
 
@@ -166,20 +173,13 @@ fn a_store_that_fails_for_a_while_costs_time_alone() {
     let mut points = 0;
     for (fate, times) in [(Fate::Refused, 1), (Fate::Refused, 4), (Fate::Lost, 1), (Fate::Lost, 3)] {
         for first in 0.. {
-            let (store, dir) = (Arc::new(Memory::new()), Arc::new(tempfile::tempdir().unwrap()));
             let asked = Arc::new(AtomicI64::new(0));
             let seen = asked.clone();
-            let failing = Faulty::new(&store, move |_| {
+            let failing = Faulty::new(&Arc::new(Memory::new()), move |_| {
                 let nth = seen.fetch_add(1, Ordering::SeqCst);
                 if (first..first + times).contains(&nth) { fate } else { Fate::Works }
             });
-            let runtime = paused();
-            let (bench, root) = runtime.block_on(async {
-                let bench = Bench::over(Arc::new(failing), dir).await;
-                let root = bench.submit(TREE).await;
-                bench.follow(&root).await;
-                (bench, root)
-            });
+            let (runtime, bench, root, _) = play(Arc::new(failing));
             // The disk is whole again before anybody looks.
             let reached = asked.swap(i64::MAX / 2, Ordering::SeqCst) > first;
             let left = result(&runtime, &bench, &root);
@@ -202,20 +202,13 @@ fn an_append_that_came_too_late_loses_nothing_that_happened() {
     let quiet = quiet();
     let mut points = 0;
     for late in 0.. {
-        let (store, dir) = (Arc::new(Memory::new()), Arc::new(tempfile::tempdir().unwrap()));
         let appends = Arc::new(AtomicI64::new(0));
         let seen = appends.clone();
-        let failing = Faulty::new(&store, move |asked| match asked {
+        let failing = Faulty::new(&Arc::new(Memory::new()), move |asked| match asked {
             Asked::Append if seen.fetch_add(1, Ordering::SeqCst) == late => Fate::Behind,
             Asked::Append | Asked::Claim | Asked::Load | Asked::Path => Fate::Works,
         });
-        let runtime = paused();
-        let (bench, root, seen) = runtime.block_on(async {
-            let bench = Bench::over(Arc::new(failing), dir).await;
-            let root = bench.submit(TREE).await;
-            let seen = bench.follow(&root).await;
-            (bench, root, seen)
-        });
+        let (runtime, bench, root, seen) = play(Arc::new(failing));
         assert_eq!(result(&runtime, &bench, &root), quiet, "append {late}");
         let mut begun = std::collections::BTreeSet::new();
         for live in &seen {
