@@ -151,7 +151,7 @@ impl Listener {
             match self.accept().await {
                 Err(error) if is_out_of_handles(&error) => {
                     if !told {
-                        tracing::error!(%error, "no connection can be accepted until some handles are closed; raise the limit of open files");
+                        tracing::error!(%error, "no connection can be accepted for now; if the limit of open files is reached, raise it (ulimit -n)");
                         told = true;
                     }
                     tokio::time::sleep(HANDLES_WAIT).await;

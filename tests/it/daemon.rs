@@ -1,5 +1,6 @@
 //! The two real programs end to end: a person's first run, budgets, cancels, crashes.
 
+#[cfg(debug_assertions)]
 mod points;
 
 use serde_json::Value;
@@ -371,8 +372,8 @@ fn a_daemon_without_file_handles_waits_for_some() {
         assert_eq!(answer.status.code(), Some(0));
         assert_eq!(serde_json::from_slice::<Value>(&answer.stdout).unwrap(), before);
     }
-    // Said for each that had to wait, not for each time that it was tried.
-    assert!(daemon.logged().matches("no connection can be accepted").count() <= 5);
+    // Said once for the whole time, however often it was tried.
+    assert_eq!(daemon.logged().matches("no connection can be accepted").count(), 1);
     daemon.json(0, &["run", "-f", "workflows/plan.yaml"]);
 }
 

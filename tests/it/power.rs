@@ -1,7 +1,7 @@
 //! The power goes: whatever was not synced is forgotten. What was answered must be there all the same.
 //!
 //! A small library between `wrend` and the disk keeps what each sync made certain; after a kill the data directory is
-//! put back to that. With `PRAGMA synchronous=NORMAL` the first test fails: its run is gone.
+//! put back to that. With `PRAGMA synchronous=NORMAL` each of these tests fails: its run is gone.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,8 +27,8 @@ struct Fragile {
 }
 
 impl Fragile {
-    fn start() -> Option<Self> {
-        let library = library()?;
+    fn start() -> Self {
+        let library = library();
         let kept = tempfile::tempdir().unwrap();
         let mut daemon = Daemon::start();
         daemon.kill();
@@ -38,7 +38,7 @@ impl Fragile {
         daemon.set("SYNCED_FROM", data_dir.to_str().unwrap());
         daemon.set("SYNCED_TO", kept.path().to_str().unwrap());
         daemon.serve();
-        Some(Self { daemon, kept })
+        Self { daemon, kept }
     }
 
     /// The power goes and comes back.
@@ -58,26 +58,18 @@ impl Fragile {
 }
 
 /// Compiles the library that is put between. The checks have a C compiler: SQLite needs one.
-fn library() -> Option<PathBuf> {
+fn library() -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let built = dir.join(format!("synced-{}-{:?}.so", std::process::id(), std::thread::current().id()));
     let source = crate::support::root().join("tests/it/power/synced.c");
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&built).arg(source).arg("-ldl").status();
-    match compiled {
-        Ok(status) => {
-            assert!(status.success(), "synced.c does not compile");
-            Some(built)
-        }
-        Err(error) => {
-            println!("skipped: cc cannot be run: {error}");
-            None
-        }
-    }
+    assert!(compiled.expect("cc runs: SQLite was compiled with it").success(), "synced.c does not compile");
+    built
 }
 
 #[test]
 fn a_submission_that_was_answered_outlives_the_power() {
-    let Some(mut fragile) = Fragile::start() else { return };
+    let mut fragile = Fragile::start();
     let waiting = fragile.daemon.workflow("waiting.yaml", WAITING);
     for _ in 0..3 {
         let run = fragile.daemon.submit(&["-f", &waiting]);
@@ -89,7 +81,7 @@ fn a_submission_that_was_answered_outlives_the_power() {
 
 #[test]
 fn a_cancel_that_was_answered_outlives_the_power() {
-    let Some(mut fragile) = Fragile::start() else { return };
+    let mut fragile = Fragile::start();
     let waiting = fragile.daemon.workflow("waiting.yaml", WAITING);
     let run = fragile.daemon.submit(&["-f", &waiting]);
     fragile.daemon.expect(0, &["cancel", &run]);
@@ -101,7 +93,7 @@ fn a_cancel_that_was_answered_outlives_the_power() {
 
 #[test]
 fn a_result_that_was_seen_outlives_the_power() {
-    let Some(mut fragile) = Fragile::start() else { return };
+    let mut fragile = Fragile::start();
     let before = fragile.daemon.json(0, &["run", "-f", "workflows/deep-research-offline.yaml"]);
     let run = before["run_id"].as_str().unwrap();
     assert!(int(&before["subtree_usage"]["cost_usd_nanos"]) > 0);

@@ -1,12 +1,13 @@
 /* Preloaded into wrend: whenever a file under SYNCED_FROM is synced, its content as of then is kept under SYNCED_TO.
  * A directory that is synced forgets the files that are gone from it. So SYNCED_TO is what a disk holds for certain, and
- * all that is left when the power goes.
+ * all that is left when the power goes; but for a new file's name, which is kept with its first sync.
  * It reads through the handle that is synced: to open and close the file anew would drop SQLite's locks on it. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,14 +50,21 @@ static void keep(int fd) {
         at += got;
     }
     close(out);
-    if (got < 0 || rename(half, kept) != 0) unlink(half);
+    if (got < 0 || rename(half, kept) != 0) abort();
 }
+
+/* Syncs of several threads are kept one after the other. */
+static pthread_mutex_t keeping = PTHREAD_MUTEX_INITIALIZER;
 
 static int synced(const char *name, int fd) {
     int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, name);
     int result = real(fd);
     int saved = errno;
-    if (result == 0) keep(fd);
+    if (result == 0) {
+        pthread_mutex_lock(&keeping);
+        keep(fd);
+        pthread_mutex_unlock(&keeping);
+    }
     errno = saved;
     return result;
 }

@@ -9,7 +9,7 @@ use super::{Bench, journal_shape};
 
 const WATCHERS: usize = 200;
 
-/// Twenty children of three turns each, so that the feed's room is passed several times.
+/// Twenty children of three turns each, so that the feed's room is passed.
 fn wide() -> String {
     let calls = vec!["{tool: research, args: {question: what}}"; 20].join(", ");
     format!(
