@@ -1,5 +1,6 @@
 //! The two real programs end to end: a person's first run, budgets, cancels, crashes.
 
+mod hostile;
 #[cfg(debug_assertions)]
 mod points;
 
@@ -15,7 +16,7 @@ fn transcript(daemon: &Daemon, run: &str) -> Value {
 }
 
 /// Transcripts of a whole tree in the order of the calls that made its runs.
-fn transcripts(daemon: &Daemon, root: &str) -> Vec<(String, Value)> {
+pub fn transcripts(daemon: &Daemon, root: &str) -> Vec<(String, Value)> {
     let tree = daemon.json(0, &["tree", root]);
     let mut all: Vec<(String, Value)> = Vec::new();
     collect(daemon, &tree, String::new(), &mut all);
@@ -32,7 +33,8 @@ fn collect(daemon: &Daemon, node: &Value, path: String, all: &mut Vec<(String, V
     }
 }
 
-fn settled(run: &Value) -> i64 {
+/// What a run cost but for the calls that were lost.
+pub fn settled(run: &Value) -> i64 {
     int(&run["subtree_usage"]["cost_usd_nanos"]) - int(&run["subtree_usage"]["written_off_usd_nanos"])
 }
 

@@ -9,6 +9,7 @@
 
 mod cli;
 mod daemon;
+mod faults;
 mod kernel;
 mod power;
 mod provider;

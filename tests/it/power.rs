@@ -3,10 +3,7 @@
 //! A small library between `wrend` and the disk keeps what each sync made certain; after a kill the data directory is
 //! put back to that. With `PRAGMA synchronous=NORMAL` each of these tests fails: its run is gone.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use crate::support::{Daemon, int};
+use crate::support::{Daemon, int, preloaded};
 
 /// A run that waits for its model for longer than any test lasts.
 const WAITING: &str = r#"
@@ -28,7 +25,7 @@ struct Fragile {
 
 impl Fragile {
     fn start() -> Self {
-        let library = library();
+        let library = preloaded("tests/it/power/synced.c");
         let kept = tempfile::tempdir().unwrap();
         let mut daemon = Daemon::start();
         daemon.kill();
@@ -55,16 +52,6 @@ impl Fragile {
         }
         self.daemon.serve();
     }
-}
-
-/// Compiles the library that is put between. The checks have a C compiler: SQLite needs one.
-fn library() -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let built = dir.join(format!("synced-{}-{:?}.so", std::process::id(), std::thread::current().id()));
-    let source = crate::support::root().join("tests/it/power/synced.c");
-    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&built).arg(source).arg("-ldl").status();
-    assert!(compiled.expect("cc runs: SQLite was compiled with it").success(), "synced.c does not compile");
-    built
 }
 
 #[test]

@@ -19,6 +19,16 @@ fn command(program: &str) -> Command {
     command
 }
 
+/// Compiles a library that is put between a daemon and the system. The checks have a C compiler: SQLite needs one.
+pub fn preloaded(source: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let name = Path::new(source).file_stem().unwrap().to_str().unwrap();
+    let built = dir.join(format!("{name}-{}-{:?}.so", std::process::id(), std::thread::current().id()));
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&built).arg(root().join(source)).arg("-ldl").status();
+    assert!(compiled.expect("cc runs: SQLite was compiled with it").success(), "{source} does not compile");
+    built
+}
+
 /// A directory with a daemon in it, which can be killed and started again.
 pub struct Daemon {
     dir: tempfile::TempDir,
@@ -86,6 +96,24 @@ impl Daemon {
         // None at all: a count of what is open now would let in whatever is closed a moment later.
         let current = if none { Some(0) } else { maximum };
         prlimit(Pid::from_raw(i32::try_from(id).unwrap()), Resource::Nofile, Rlimit { current, maximum }).unwrap();
+    }
+
+    /// Lets the kernel measure the daemon's peak memory anew, and returns what it holds now, in KB.
+    pub fn forget_peak(&self) -> u64 {
+        let id = self.child.as_ref().unwrap().id();
+        std::fs::write(format!("/proc/{id}/clear_refs"), "5").unwrap();
+        self.memory_kb("VmRSS:")
+    }
+
+    /// The most memory that the daemon held since then, in KB.
+    pub fn peak_kb(&self) -> u64 {
+        self.memory_kb("VmHWM:")
+    }
+
+    fn memory_kb(&self, field: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.as_ref().unwrap().id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     /// Asks the daemon to drain and waits for its end.

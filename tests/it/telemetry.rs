@@ -235,6 +235,80 @@ fn a_collector_that_is_not_there_hinders_nobody() {
     assert_eq!(run["outcome"], "OUTCOME_COMPLETED");
 }
 
+/// A collector that holds back its answers is waited for beside the runs, and has everything once it answers.
+#[test]
+fn a_slow_collector_hinders_nobody_and_gets_everything_later() {
+    let collector = Collector::slow();
+    let daemon = Daemon::start_with(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.grpc()),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "600000"),
+        ("OTEL_METRICS_EXPORTER", "none"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "50"),
+    ]);
+    let file = daemon.workflow("eight.yaml", EIGHT);
+    for _ in 0..3 {
+        let run = daemon.json(0, &["run", "-f", &file]);
+        assert_eq!(run["outcome"], "OUTCOME_COMPLETED");
+    }
+    assert!(collector.spans().is_empty());
+    collector.open();
+    let spans = collector.wait_for(3 * (1 + 2 + 2 + 2 + 8 + 8 * 6));
+    let ids: HashSet<&[u8]> = spans.iter().map(|span| &span.span_id[..]).collect();
+    assert_eq!(ids.len(), spans.len());
+}
+
+/// Nor does one that never answers keep a daemon alive: it says what may be lost and leaves.
+#[test]
+fn a_collector_that_never_answers_does_not_keep_the_daemon() {
+    let collector = Collector::slow();
+    let mut daemon = Daemon::start_with(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.grpc()),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_METRICS_EXPORTER", "none"),
+    ]);
+    let file = daemon.workflow("eight.yaml", EIGHT);
+    daemon.json(0, &["run", "-f", &file]);
+    assert!(daemon.terminate().success());
+    assert!(daemon.logged().contains("spans may be lost"), "{}", daemon.logged());
+}
+
+/// Collectors refuse the whole of a request over 4 MiB: more goes out in several.
+#[test]
+fn a_collector_that_refuses_large_requests_loses_nothing() {
+    const TURNS: usize = 400;
+    // As long as a value on a span can be; it stands there twice: as the model asked for and as the one that answered.
+    let model = "m".repeat(8 * 1024);
+    let script: wren::kernel::agent::Scripted = serde_json::from_value(serde_json::json!({
+        "replies": [{"calls": [{"tool": "noop", "args": {}}]}]
+    }))
+    .unwrap();
+    let stub = crate::stub::Stub::start(std::collections::BTreeMap::from([(model.clone(), script)]));
+    let collector = Collector::start();
+    let mut daemon = Daemon::start_with(&[
+        ("OPENAI_BASE_URL", stub.url().as_str()),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.grpc()),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_METRICS_EXPORTER", "none"),
+        // All at once, at the end.
+        ("OTEL_BSP_SCHEDULE_DELAY", "3600000"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "8192"),
+    ]);
+    let yaml = format!(
+        "wren: v1\nname: long-names\nmodels: {{m: {{use: 'openai/{model}', max_output: 64, price: {{input_usd_per_mtok: 0.01, output_usd_per_mtok: 0.01}}}}}}\n\
+         tools: {{noop: {{description: Does nothing., scripted: {{effect: read_only, result: ok}}}}}}\n\
+         agents: {{lead: {{model: m, instructions: Go on., tools: [noop]}}}}\nagent: lead\nprompt: Go.\nlimits: {{max_turns: {TURNS}}}\n"
+    );
+    let file = daemon.workflow("long-names.yaml", &yaml);
+    daemon.json(11, &["run", "-f", &file]);
+    assert!(daemon.terminate().success());
+    let spans = of_tree(collector.spans());
+    assert_eq!(spans.iter().filter(|span| span.name.starts_with("chat ")).count(), TURNS, "{}", daemon.logged());
+    assert_eq!(spans.len(), 2 + 3 * TURNS);
+    let sent: usize = spans.iter().map(prost::Message::encoded_len).sum();
+    assert!(sent > 4 * 1024 * 1024, "{sent} bytes would have fitted into one request");
+}
+
 /// Eight children beside each other, each with a tool of its own.
 const EIGHT: &str = r#"
 wren: v1

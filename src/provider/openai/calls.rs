@@ -17,6 +17,7 @@ pub const CALLS_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Calls {
     calls: Vec<ReplyCall>,
+    bytes: usize,
     // The latest call under each index and id.
     by_index: HashMap<i64, usize>,
     by_id: HashMap<String, usize>,
@@ -44,6 +45,11 @@ impl Calls {
     /// Returns whether there are more than anybody means.
     pub fn is_overfull(&self) -> bool {
         self.calls.len() > CALLS_MAX
+    }
+
+    /// Returns how many bytes of names and arguments have come so far.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Takes all calls out, in the order begun.
@@ -76,6 +82,7 @@ impl Calls {
             call.tool = name.unwrap_or_default().to_owned();
         }
         call.args_raw.push_str(&arguments);
+        self.bytes += arguments.len() + name.map_or(0, str::len) + id.map_or(0, str::len);
         if let Some(index) = index {
             self.by_index.insert(index, at);
         }

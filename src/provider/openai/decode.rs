@@ -15,8 +15,10 @@ use crate::kernel::{Stop, Usage};
 use crate::provider::sse::{Event, Parser};
 use crate::provider::{Delta, Error, fail};
 
-/// The largest answer, in bytes after decompression.
-pub const REPLY_BYTES_MAX: usize = 32 << 20;
+/// The most that is read of one answer, in bytes after decompression: a stream wraps every few letters into a few hundred.
+pub const ANSWER_BYTES_MAX: usize = 256 << 20;
+/// The most that is kept of one answer, in bytes: text, reasoning and calls, or a body that is no stream. No model writes as much.
+pub const REPLY_BYTES_MAX: usize = 4 << 20;
 
 type Item = Result<Delta, Error>;
 
@@ -24,7 +26,8 @@ type Item = Result<Delta, Error>;
 #[derive(Debug, Default)]
 pub struct Decoder {
     form: Form,
-    bytes: usize,
+    read_bytes: usize,
+    kept_bytes: usize,
     calls: Calls,
     response_id: Option<String>,
     response_model: Option<String>,
@@ -52,9 +55,9 @@ impl Decoder {
         if self.is_over || bytes.is_empty() {
             return items;
         }
-        self.bytes += bytes.len();
-        if self.bytes > REPLY_BYTES_MAX {
-            self.fail(malformed(&format!("the answer is longer than {REPLY_BYTES_MAX} bytes")), &mut items);
+        self.read_bytes += bytes.len();
+        if self.read_bytes > ANSWER_BYTES_MAX {
+            self.fail(too_long(ANSWER_BYTES_MAX), &mut items);
             return items;
         }
         let mut bytes = bytes;
@@ -74,6 +77,7 @@ impl Decoder {
         }
         match &mut self.form {
             Form::Unknown => {}
+            Form::Json(body) if body.len() + bytes.len() > REPLY_BYTES_MAX => self.fail(too_long(REPLY_BYTES_MAX), &mut items),
             Form::Json(body) => body.extend_from_slice(bytes),
             Form::Stream(parser) => {
                 let mut events = Vec::new();
@@ -182,7 +186,7 @@ impl Decoder {
     }
 
     fn chunk(&mut self, chunk: &Value, items: &mut Vec<Item>) {
-        let begun = self.has_begun();
+        let (begun, before) = (self.has_begun(), items.len());
         self.names(chunk, items);
         if let Some(choice) = first_choice(chunk) {
             // A chunk that carries an error often carries an empty choice beside it.
@@ -202,6 +206,11 @@ impl Decoder {
             self.refuse(error, begun, items);
         } else if self.calls.is_overfull() {
             self.fail(malformed(&format!("the reply asks for more than {} calls", super::calls::CALLS_MAX)), items);
+        } else {
+            self.kept_bytes += items.iter().skip(before).map(text_bytes).sum::<usize>();
+            if self.kept_bytes + self.calls.bytes() > REPLY_BYTES_MAX {
+                self.fail(too_long(REPLY_BYTES_MAX), items);
+            }
         }
     }
 
@@ -320,6 +329,17 @@ pub fn cut(reply_begun: bool) -> Error {
         retry_after_ms: None,
         reply_begun,
         unanswered: !reply_begun,
+    }
+}
+
+fn too_long(bytes_max: usize) -> Error {
+    malformed(&format!("it is longer than {bytes_max} bytes"))
+}
+
+fn text_bytes(item: &Item) -> usize {
+    match item {
+        Ok(Delta::Text(text) | Delta::Reasoning(text) | Delta::Refusal(text)) => text.len(),
+        Ok(Delta::Call(_) | Delta::Usage(_) | Delta::StatedCost(_) | Delta::Response { .. } | Delta::Stop { .. }) | Err(_) => 0,
     }
 }
 

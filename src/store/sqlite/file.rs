@@ -71,6 +71,10 @@ pub fn connect_writer(path: &Path) -> Result<Connection, Error> {
             .map_err(|error| Error::Unavailable(format!("cannot create {}: {error}", path.display())))?;
     }
     let connection = Connection::open(path).map_err(unusable)?;
+    // What SQLite may not write it opens for reading, without a word and for as long as the connection lasts.
+    if connection.is_readonly("main").map_err(unusable)? {
+        return Err(Error::Unavailable(format!("{} cannot be written; make it and its disk writable", path.display())));
+    }
     // Small pages: an append changes a few rows in three pages, and whole pages are what goes into the log. The size of a
     // file that exists stays as it is.
     connection

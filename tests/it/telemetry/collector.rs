@@ -13,28 +13,35 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
 
-#[derive(Clone, Default)]
-struct Received(Arc<(Mutex<Vec<Span>>, Condvar)>);
+#[derive(Clone)]
+struct Received {
+    spans: Arc<(Mutex<Vec<Span>>, Condvar)>,
+    /// Whether it takes anything now.
+    open: tokio::sync::watch::Receiver<bool>,
+}
 
 impl Received {
     fn take(&self, request: ExportTraceServiceRequest) {
         let spans = request.resource_spans.into_iter().flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans);
-        self.0.0.lock().unwrap().extend(spans);
-        self.0.1.notify_all();
+        self.spans.0.lock().unwrap().extend(spans);
+        self.spans.1.notify_all();
     }
 }
 
 #[tonic::async_trait]
 impl TraceService for Received {
     async fn export(&self, request: Request<ExportTraceServiceRequest>) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        // Nobody is there to close it any more when the test is over.
+        let _ = self.open.clone().wait_for(|open| *open).await;
         self.take(request.into_inner());
         Ok(Response::new(ExportTraceServiceResponse::default()))
     }
 }
 
-/// The collector, on a thread of its own.
+/// The collector, on a thread of its own. Over gRPC it takes requests of at most 4 MiB, as collectors do.
 pub struct Collector {
     received: Received,
+    open: tokio::sync::watch::Sender<bool>,
     grpc: u16,
     http: u16,
     _runtime: tokio::runtime::Runtime,
@@ -42,8 +49,18 @@ pub struct Collector {
 
 impl Collector {
     pub fn start() -> Self {
+        Self::start_with(true)
+    }
+
+    /// Starts one that answers nobody, over gRPC, before [`Collector::open`].
+    pub fn slow() -> Self {
+        Self::start_with(false)
+    }
+
+    fn start_with(is_open: bool) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let received = Received::default();
+        let (open, is_open) = tokio::sync::watch::channel(is_open);
+        let received = Received { spans: Arc::default(), open: is_open };
         let (ports, port) = mpsc::channel();
         let service = received.clone();
         runtime.spawn(async move {
@@ -61,7 +78,7 @@ impl Collector {
                 }
             };
             let serve_grpc = tonic::transport::Server::builder()
-                .add_service(TraceServiceServer::new(service))
+                .add_service(TraceServiceServer::new(service).max_decoding_message_size(4 * 1024 * 1024))
                 .serve_with_incoming(TcpListenerStream::new(grpc));
             tokio::select! {
                 served = serve_grpc => served.unwrap(),
@@ -69,7 +86,12 @@ impl Collector {
             }
         });
         let (grpc, http) = port.recv().unwrap();
-        Self { received, grpc, http, _runtime: runtime }
+        Self { received, open, grpc, http, _runtime: runtime }
+    }
+
+    /// Answers everybody from now on.
+    pub fn open(&self) {
+        self.open.send_replace(true);
     }
 
     pub fn grpc(&self) -> String {
@@ -82,12 +104,12 @@ impl Collector {
 
     /// Everything that has arrived.
     pub fn spans(&self) -> Vec<Span> {
-        self.received.0.0.lock().unwrap().clone()
+        self.received.spans.0.lock().unwrap().clone()
     }
 
     /// Waits until so many spans are here.
     pub fn wait_for(&self, count: usize) -> Vec<Span> {
-        let (spans, changed) = &*self.received.0;
+        let (spans, changed) = &*self.received.spans;
         let guard = spans.lock().unwrap();
         let (guard, waited) = changed.wait_timeout_while(guard, Duration::from_secs(20), |spans| spans.len() < count).unwrap();
         assert!(!waited.timed_out(), "{} of {count} spans arrived", guard.len());
