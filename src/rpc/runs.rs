@@ -186,13 +186,15 @@ fn shown(context: &mut EventContext, live: Live, after: u64) -> Option<v1::Event
             None
         }
         Live::Recorded(recorded) => Some(context.event(&recorded)),
-        Live::Text { run, turn, attempt, text } => Some(context.text(&run, turn, attempt, text)),
-        Live::Progress { run, call_id, tool, progress } => {
+        Live::Text(piece) => Some(context.text(&piece.run, piece.turn, piece.attempt, piece.text.clone())),
+        Live::Progress(of_call) => {
+            let progress = &of_call.progress;
             let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
             let of = if progress.total > 0 { format!(" of {}", progress.total) } else { String::new() };
             let text = format!("{} {}{of} {}", progress.label, progress.done, progress.unit).trim().to_owned();
             let (done, total) = (number(progress.done), number(progress.total));
-            Some(context.progress(&run, v1::ToolProgress { call_id: call_id.to_string(), tool, text, done, total }))
+            let (call_id, tool) = (of_call.call_id.to_string(), of_call.tool.clone());
+            Some(context.progress(&of_call.run, v1::ToolProgress { call_id, tool, text, done, total }))
         }
     }
 }

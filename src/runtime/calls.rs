@@ -9,9 +9,9 @@ use futures_util::stream::FuturesUnordered;
 use sha2::{Digest, Sha256};
 use tokio::time::{Duration, sleep, timeout};
 
-use super::Live;
 use super::driver::Driver;
 use super::journal::{Commit, Stop};
+use super::{Live, LiveProgress};
 use crate::kernel::event::{Abort, CallEnded, CallFailure, CallStarted, Cause, Event, ParentCall, RunCreated, TurnAborted};
 use crate::kernel::ledger::Limits;
 use crate::kernel::run::Progress;
@@ -208,7 +208,8 @@ impl Driver {
     fn progress(&self, call: &Call) -> Arc<dyn Fn(tool::Progress) + Send + Sync> {
         let (feed, run, call_id, tool) = (self.tree.feed.clone(), self.run_id(), call.id.clone(), call.tool.clone());
         Arc::new(move |progress| {
-            feed.show(Live::Progress { run: run.clone(), call_id: call_id.clone(), tool: tool.clone(), progress: Box::new(progress) });
+            let (run, call_id, tool) = (run.clone(), call_id.clone(), tool.clone());
+            feed.show(Live::Progress(Arc::new(LiveProgress { run, call_id, tool, progress })));
         })
     }
 

@@ -4,7 +4,7 @@
 //! slows nobody.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::{broadcast, watch};
 
@@ -18,7 +18,8 @@ const LIVE_ITEMS_MAX: usize = 256;
 /// The feed of one tree.
 pub struct Feed {
     order: Mutex<Order>,
-    live: broadcast::Sender<Live>,
+    /// Made for the first watcher: most trees of a busy daemon have none.
+    live: OnceLock<broadcast::Sender<Live>>,
     /// Counts what watchers must know that is in no journal: a run of the tree was set aside.
     asides: watch::Sender<u64>,
     telemetry: Telemetry,
@@ -35,8 +36,8 @@ struct Order {
 impl Feed {
     /// Returns a feed that nothing was published on.
     pub fn new(telemetry: Telemetry) -> Self {
-        let (live, _) = broadcast::channel(LIVE_ITEMS_MAX);
-        Self { order: Mutex::new(Order { due: 0, early: BTreeMap::new(), spans: None }), live, asides: watch::Sender::new(0), telemetry }
+        let order = Mutex::new(Order { due: 0, early: BTreeMap::new(), spans: None });
+        Self { order, live: OnceLock::new(), asides: watch::Sender::new(0), telemetry }
     }
 
     /// Prepares for events after `journal`, which is the tree's whole journal so far. Its spans were exported when it
@@ -77,19 +78,20 @@ impl Feed {
             if let Some(spans) = &mut order.spans {
                 self.telemetry.export(spans.on(&recorded));
             }
-            // No receiver is no fault: nobody watches.
-            let _ = self.live.send(Live::Recorded(recorded));
+            self.show(Live::Recorded(recorded));
         }
     }
 
-    /// Hands on text or progress, which nobody keeps.
+    /// Hands something on to whoever watches now. No receiver is no fault.
     pub fn show(&self, live: Live) {
-        let _ = self.live.send(live);
+        if let Some(watched) = self.live.get() {
+            let _ = watched.send(live);
+        }
     }
 
     /// Begins to listen. What was published before is to be read from the journal.
     pub fn listen(&self) -> broadcast::Receiver<Live> {
-        self.live.subscribe()
+        self.live.get_or_init(|| broadcast::channel(LIVE_ITEMS_MAX).0).subscribe()
     }
 
     /// Makes watchers look at their run again.

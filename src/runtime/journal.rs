@@ -231,9 +231,10 @@ impl Journal {
                     wait.out(self.run.id(), &why).await;
                 }
                 Err(store::Error::Fenced | store::Error::Ended) => return Err(Stop::Fenced),
-                Err(store::Error::Behind { .. }) if unsure && self.find_committed().await? => return Ok(Commit::Done),
+                Err(store::Error::Behind { .. }) if unsure && Box::pin(self.find_committed()).await? => return Ok(Commit::Done),
                 Err(store::Error::Behind { .. } | store::Error::Refused(_) | store::Error::Cancelled) => {
-                    self.restage().await?;
+                    // Boxed, as is all that is seldom: every driver would hold the room for it.
+                    Box::pin(self.restage()).await?;
                     return Ok(Commit::Again);
                 }
                 Err(
@@ -307,7 +308,7 @@ impl Journal {
             return Ok(());
         }
         if !self.staged.is_empty() {
-            return self.restage().await;
+            return Box::pin(self.restage()).await;
         }
         for recorded in &news {
             self.run.apply(recorded)?;

@@ -110,33 +110,42 @@ pub struct CheckedWorkflow {
     pub limits: Limits,
 }
 
-/// Something that a watcher sees.
+/// Something that a watcher sees. Shared: every slot of every feed is as large as the largest item, and every watcher gets a
+/// copy.
 #[derive(Clone, Debug)]
 pub enum Live {
     /// A fact of the journal.
     Recorded(Arc<Recorded>),
     /// Text as it streams; void if its attempt is aborted.
-    Text {
-        /// The run.
-        run: RunId,
-        /// The turn.
-        turn: u32,
-        /// The attempt.
-        attempt: u32,
-        /// More text.
-        text: String,
-    },
+    Text(Arc<LiveText>),
     /// A tool's progress.
-    Progress {
-        /// The run.
-        run: RunId,
-        /// The call.
-        call_id: CallId,
-        /// The tool's name.
-        tool: String,
-        /// How far it is. Boxed: every slot of every feed is as large as the largest item.
-        progress: Box<crate::tool::Progress>,
-    },
+    Progress(Arc<LiveProgress>),
+}
+
+/// A piece of a reply's text.
+#[derive(Debug)]
+pub struct LiveText {
+    /// The run.
+    pub run: RunId,
+    /// The turn.
+    pub turn: u32,
+    /// The attempt.
+    pub attempt: u32,
+    /// More text.
+    pub text: String,
+}
+
+/// How far a tool is.
+#[derive(Debug)]
+pub struct LiveProgress {
+    /// The run.
+    pub run: RunId,
+    /// The call.
+    pub call_id: CallId,
+    /// The tool's name.
+    pub tool: String,
+    /// How far it is.
+    pub progress: crate::tool::Progress,
 }
 
 /// How a watcher wants to watch.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use tokio::time::{Instant, sleep_until};
 
-use super::Live;
 use super::driver::Driver;
+use super::{Live, LiveText};
 use crate::kernel::event::{Abort, Event, TurnAborted, TurnEnded, TurnStarted};
 use crate::kernel::ledger::Reservation;
 use crate::kernel::{Reply, Request, Usage};
@@ -86,7 +86,8 @@ impl Driver {
 
     fn show(&self, started: &TurnStarted, delta: &Delta) {
         let (Delta::Text(text) | Delta::Refusal(text)) = delta else { return };
-        self.tree.feed.show(Live::Text { run: self.run_id(), turn: started.turn, attempt: started.attempt, text: text.clone() });
+        let piece = LiveText { run: self.run_id(), turn: started.turn, attempt: started.attempt, text: text.clone() };
+        self.tree.feed.show(Live::Text(Arc::new(piece)));
     }
 
     fn ended(&self, started: &TurnStarted, request: &Request, reply: Reply, first_chunk_us: Option<i64>) -> TurnEnded {

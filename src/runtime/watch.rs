@@ -98,7 +98,8 @@ impl Watcher {
                 return None;
             }
             if self.behind {
-                match self.read_page().await {
+                // Boxed: it is done seldom, and every watcher would hold the room for it.
+                match Box::pin(self.read_page()).await {
                     Ok(()) => continue,
                     Err(error) => {
                         self.over = true;
@@ -117,7 +118,7 @@ impl Watcher {
                 Ok(Live::Recorded(recorded)) if recorded.tree_seq <= self.cursor => {}
                 Ok(Live::Recorded(recorded)) if recorded.tree_seq == self.cursor + 1 => self.read.push_back(recorded),
                 Ok(Live::Recorded(_)) | Err(RecvError::Lagged(_)) => self.behind = true,
-                Ok(live @ (Live::Text { .. } | Live::Progress { .. })) => {
+                Ok(live @ (Live::Text(_) | Live::Progress(_))) => {
                     if self.watch.include_deltas && self.members.contains(live_run(&live)) {
                         return Some(Ok(live));
                     }
@@ -173,6 +174,7 @@ impl Watcher {
 fn live_run(live: &Live) -> &RunId {
     match live {
         Live::Recorded(recorded) => &recorded.run,
-        Live::Text { run, .. } | Live::Progress { run, .. } => run,
+        Live::Text(text) => &text.run,
+        Live::Progress(progress) => &progress.run,
     }
 }

@@ -28,7 +28,8 @@ const SAME_TRACE_WITHIN_US: i64 = 15 * 60 * 1_000_000;
 /// Builds the spans of one tree.
 #[derive(Default)]
 pub struct TreeSpans {
-    runs: HashMap<RunId, RunSpans>,
+    /// Boxed: most trees have one run, and a table has room for four.
+    runs: HashMap<RunId, Box<RunSpans>>,
     root: Option<RunId>,
     trace_id: String,
     trace_group: u32,
@@ -167,7 +168,7 @@ impl TreeSpans {
             self.trace_id.clone_from(&created.trace_id);
         }
         self.runs_created += 1;
-        self.runs.insert(id.clone(), RunSpans::new(id.clone(), created.clone()));
+        self.runs.insert(id.clone(), Box::new(RunSpans::new(id.clone(), created.clone())));
     }
 
     fn note_cancel(&mut self, id: &RunId, reason: &str) {
@@ -202,7 +203,7 @@ impl TreeSpans {
     }
 
     fn open_segment_for_child(&mut self, id: &RunId, now_us: i64, began: Began) {
-        let was_open = self.runs.get(id).is_some_and(RunSpans::is_open);
+        let was_open = self.runs.get(id).is_some_and(|run| run.is_open());
         self.open_segment(id, now_us, began);
         if let Some(run) = self.runs.get_mut(id) {
             run.opened_for_child |= !was_open;
@@ -253,7 +254,7 @@ impl TreeSpans {
             self.open_segment(id, now_us, began);
             return Vec::new();
         }
-        let cut: Vec<RunId> = self.parents_first().into_iter().filter(|run| self.runs.get(run).is_some_and(RunSpans::is_open)).collect();
+        let cut: Vec<RunId> = self.parents_first().into_iter().filter(|run| self.runs.get(run).is_some_and(|run| run.is_open())).collect();
         let spans = self.heal(&cut);
         for run in &cut {
             self.open_segment(run, now_us, began);

@@ -126,7 +126,7 @@ async fn a_tree_runs_to_its_end_and_adds_up() {
     assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
     let text: String = seen
         .iter()
-        .filter_map(|live| if let Live::Text { run: of, text, .. } = live { (*of == run).then_some(text.as_str()) } else { None })
+        .filter_map(|live| if let Live::Text(piece) = live { (piece.run == run).then_some(piece.text.as_str()) } else { None })
         .collect();
     assert_eq!(text, "Both are done.");
 }

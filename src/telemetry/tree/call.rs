@@ -24,7 +24,7 @@ impl RunSpans {
         self.open_turn(now_us);
         let open = OpenCall { tool: call.tool.clone(), effect: call.effect, attempt: call.attempt, child: None, ended: None, span: None };
         let span = self.begun_span(&call.call_id, &open, now_us);
-        self.calls.insert(call.call_id.clone(), OpenCall { span: Some(span), ..open });
+        self.calls.insert(call.call_id.clone(), Box::new(OpenCall { span: Some(span), ..open }));
     }
 
     /// Opens the calls that were open in the segment before.

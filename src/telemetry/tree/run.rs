@@ -35,7 +35,7 @@ pub(super) struct RunSpans {
     /// Attempts that had spans of their own, to be told on the span of the one that follows.
     pub(super) retries: Vec<SpanEvent>,
     /// Calls that began and have no result; their spans are open while a segment is.
-    pub(super) calls: BTreeMap<CallId, OpenCall>,
+    pub(super) calls: BTreeMap<CallId, Box<OpenCall>>,
     /// Calls of the present turn that have no result yet, begun or not.
     pub(super) calls_due: usize,
     pub(super) open: Reservation,

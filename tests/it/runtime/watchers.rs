@@ -52,7 +52,7 @@ async fn facts(bench: &Bench, run: &RunId, patience: usize, deltas: bool) -> Vec
         for _ in 0..patience {
             match seen.next().await {
                 Some(Ok(Live::Recorded(recorded))) => seqs.push(recorded.tree_seq),
-                Some(Ok(Live::Text { .. } | Live::Progress { .. })) => {}
+                Some(Ok(Live::Text(_) | Live::Progress(_))) => {}
                 Some(Err(error)) => panic!("{error}"),
                 None => return seqs,
             }
