@@ -57,12 +57,14 @@ impl Data {
 
     fn below(&self, run: &RunId) -> Vec<RunId> {
         let mut found = vec![run.clone()];
-        let mut next = 0;
-        while let Some(parent) = found.get(next).cloned() {
-            next += 1;
-            let is_child =
-                |id: &&RunId| self.rows.get(*id).and_then(|row| row.summary.parent.as_ref()).is_some_and(|above| above.run == parent);
-            found.extend(self.order.iter().filter(is_child).cloned());
+        let mut level = found.clone();
+        while !level.is_empty() {
+            let is_child = |id: &&RunId| {
+                self.rows.get(*id).and_then(|row| row.summary.parent.as_ref()).is_some_and(|above| level.contains(&above.run))
+            };
+            let next: Vec<RunId> = self.order.iter().filter(is_child).cloned().collect();
+            found.extend(next.iter().cloned());
+            level = next;
         }
         found
     }

@@ -51,7 +51,7 @@ pub trait Store: Send + Sync {
     /// Returns one run's row.
     fn get(&self, run: &RunId) -> BoxFuture<'_, Result<Row, Error>>;
 
-    /// Returns the rows of a run and everything below it, parents before children, siblings by creation.
+    /// Returns the rows of a run and everything below it: level by level, each level by creation.
     fn subtree(&self, run: &RunId) -> BoxFuture<'_, Result<Vec<Row>, Error>>;
 
     /// Returns the accounts of a run and of all above it, its own first.

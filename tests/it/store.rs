@@ -53,6 +53,7 @@ conformance! {
     trees::a_child_that_is_not_the_writers_own_is_refused,
     trees::runs_are_bounded_by_every_run_above,
     trees::a_transaction_has_one_order,
+    trees::a_subtree_is_listed_level_by_level,
     trees::a_parent_hears_of_its_childs_end,
     trees::a_parent_that_has_ended_hears_nothing_more,
     trees::a_cancel_marks_the_subtree_alone,

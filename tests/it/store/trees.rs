@@ -181,6 +181,16 @@ pub async fn a_transaction_has_one_order(store: Shared) {
     assert_eq!(store.get(&id("k1")).await.unwrap().epoch, 0);
 }
 
+pub async fn a_subtree_is_listed_level_by_level(store: Shared) {
+    let mut root = Pen::of_new(&*store, "r1", LIMITS).await;
+    root.spawn("c1", "k1", LIMITS).await.unwrap();
+    root.spawn("c2", "k2", LIMITS).await.unwrap();
+    // Cousins stand in the order of their making, not of their parents'.
+    Pen::of(&*store, "k2").await.spawn("c1", "g2", LIMITS).await.unwrap();
+    Pen::of(&*store, "k1").await.spawn("c1", "g1", LIMITS).await.unwrap();
+    assert_eq!(ids(&store.subtree(&id("r1")).await.unwrap()), ["r1", "k1", "k2", "g2", "g1"]);
+}
+
 pub async fn a_parent_hears_of_its_childs_end(store: Shared) {
     let mut root = Pen::of_new(&*store, "r1", LIMITS).await;
     root.spawn("c1", "k1", LIMITS).await.unwrap();
