@@ -276,10 +276,16 @@ pub enum Abort {
     Auth,
     /// Too many requests.
     RateLimited,
+    /// No credit or quota is left, which no waiting mends.
+    Quota,
     /// The provider has no room.
     Overloaded,
     /// The conversation does not fit the model.
     ContextLength,
+    /// The provider knows no such model, or there is nothing at its address.
+    NotFound,
+    /// The provider's filter refused the request itself.
+    ContentRefused,
     /// The provider calls the request wrong.
     InvalidRequest,
     /// The provider failed.
@@ -306,8 +312,11 @@ impl Abort {
         match self {
             Self::Auth => "auth",
             Self::RateLimited => "rate_limited",
+            Self::Quota => "quota",
             Self::Overloaded => "overloaded",
             Self::ContextLength => "context_length",
+            Self::NotFound => "not_found",
+            Self::ContentRefused => "content_refused",
             Self::InvalidRequest => "invalid_request",
             Self::Provider => "provider",
             Self::Network => "network",
@@ -325,8 +334,11 @@ impl Abort {
         match self {
             Self::Auth
             | Self::RateLimited
+            | Self::Quota
             | Self::Overloaded
             | Self::ContextLength
+            | Self::NotFound
+            | Self::ContentRefused
             | Self::InvalidRequest
             | Self::Provider
             | Self::Network

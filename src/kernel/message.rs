@@ -93,6 +93,72 @@ pub struct AssistantMessage {
     /// The calls asked for, in the order asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Call>,
+    /// What the same model wants to see again as it was, beside text and calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<Box<Carried>>,
+    /// Whether the provider paused in the middle of its reply and goes on once it is sent back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+}
+
+impl AssistantMessage {
+    /// Returns the parts to send back to `model`: those that it gave itself. Another model cannot read them.
+    pub fn carried_for(&self, model: &ModelSpec) -> Option<&[Part]> {
+        let carried = self.carried.as_ref()?;
+        (carried.provider == model.provider && carried.model == model.model).then_some(carried.parts.as_slice())
+    }
+}
+
+/// A reply part by part, where some parts mean something to nobody but the model that made them: signed or encrypted
+/// reasoning, what tools at the provider found. Kept only if there are such parts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Carried {
+    /// The provider that made it, by its name in Wren.
+    pub provider: String,
+    /// The model that made it.
+    pub model: String,
+    /// The parts, in the order in which they came.
+    pub parts: Vec<Part>,
+}
+
+/// One part of a reply, as its provider laid it out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// The next piece of the reply's text.
+    Text {
+        /// How long it is, in bytes.
+        bytes: usize,
+        /// What stands beside it in the provider's own form (a signature); null for nothing.
+        #[serde(default, skip_serializing_if = "Value::is_null")]
+        beside: Value,
+    },
+    /// The reply's next call.
+    Call {
+        /// What stands beside it in the provider's own form; null for nothing.
+        #[serde(default, skip_serializing_if = "Value::is_null")]
+        beside: Value,
+    },
+    /// Anything else, in the provider's own form.
+    Opaque(Value),
+}
+
+impl Part {
+    /// Returns whether it holds something that text and calls alone do not.
+    pub fn is_opaque(&self) -> bool {
+        match self {
+            Self::Text { beside, .. } | Self::Call { beside } => !beside.is_null(),
+            Self::Opaque(_) => true,
+        }
+    }
+
+    /// Returns an upper bound on its bytes in a request, beyond those of text and call.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Text { beside, .. } | Self::Call { beside } if beside.is_null() => 0,
+            Self::Text { beside: value, .. } | Self::Call { beside: value } | Self::Opaque(value) => value.to_string().len(),
+        }
+    }
 }
 
 /// One tool call as the model asked for it.
@@ -270,8 +336,12 @@ pub struct Reply {
     pub reasoning: Option<String>,
     /// The calls in the order asked.
     pub calls: Vec<ReplyCall>,
+    /// The reply part by part, if some parts are more than text and calls; else empty.
+    pub parts: Vec<Part>,
     /// Why the model stopped.
     pub stop: Stop,
+    /// Whether it paused in the middle, and goes on once its reply is sent back.
+    pub paused: bool,
     /// The provider's own word for it, if it said one.
     pub stop_raw: Option<String>,
     /// What it used; `None` if the provider did not say.
@@ -296,14 +366,23 @@ pub struct ReplyCall {
 }
 
 impl Reply {
-    /// Returns the reply as turn `turn`'s message, each call under an id of Wren's own.
-    pub fn into_message(self, turn: u32) -> AssistantMessage {
+    /// Returns the reply of `model` as turn `turn`'s message, each call under an id of Wren's own.
+    pub fn into_message(self, turn: u32, model: &ModelSpec) -> AssistantMessage {
         let calls = self.calls.into_iter().enumerate().map(|(index, call)| Call {
             id: CallId::of(turn, index),
             provider_id: call.provider_id,
             tool: call.tool,
             args: Args::parse(&call.args_raw),
         });
-        AssistantMessage { text: self.text, refusal: self.refusal, reasoning: self.reasoning, calls: calls.collect() }
+        let carried = (!self.parts.is_empty())
+            .then(|| Box::new(Carried { provider: model.provider.clone(), model: model.model.clone(), parts: self.parts }));
+        AssistantMessage {
+            text: self.text,
+            refusal: self.refusal,
+            reasoning: self.reasoning,
+            calls: calls.collect(),
+            carried,
+            paused: self.paused,
+        }
     }
 }

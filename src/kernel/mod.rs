@@ -14,6 +14,7 @@ pub mod ledger;
 pub mod message;
 pub mod next;
 pub mod run;
+mod size;
 pub mod summary;
 
 pub use agent::{AgentSpec, Effect, LimitsPatch, ModelSpec, OnFailure, Scripted, ScriptedTool, SpawnSpec, ToolSource, ToolSpec};

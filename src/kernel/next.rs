@@ -408,6 +408,9 @@ fn provider_failed(run: &Run) -> Option<Ending> {
     let reason = match abort.reason {
         Abort::Auth => "PROVIDER_AUTH",
         Abort::ContextLength => "CONTEXT_LENGTH",
+        Abort::Quota => "PROVIDER_QUOTA",
+        Abort::NotFound => "MODEL_NOT_FOUND",
+        Abort::ContentRefused => "CONTENT_REFUSED",
         Abort::InvalidRequest => "PROVIDER_REFUSED_REQUEST",
         Abort::RateLimited
         | Abort::Overloaded
@@ -436,7 +439,8 @@ fn answered(run: &Run, around: &Around<'_>) -> Option<Next> {
             Some(Next::End(Ending::new(Outcome::Blocked, "LENGTH_WITH_CALLS", words)))
         }
         Stop::EndTurn | Stop::ToolCalls | Stop::Length => {
-            final_reply?;
+            // A paused reply is sent back as it is, and the provider goes on with it.
+            final_reply.filter(|reply| !reply.paused)?;
             Some(finished(run, around, stop == Stop::Length))
         }
     }
@@ -515,7 +519,7 @@ fn least_left(path: &[Account]) -> Reservation {
 }
 
 fn ask(run: &Run, around: &Around<'_>) -> Next {
-    if run.last_reply().is_some() {
+    if run.last_reply().is_some_and(|reply| !reply.paused) {
         // A blocked run was resumed: no provider goes on from its own last word.
         return Next::Tell("Please go on.".to_owned());
     }

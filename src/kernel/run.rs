@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::agent::Effect;
 use super::event::{Abort, CallEnded, CallFailure, Cause, ChildEnded, Event, Recorded, RunCreated, TurnAborted, TurnEnded, TurnStarted};
 use super::message::{AssistantMessage, Call, CallId, Message, Request, RunId, Stop, ToolResult};
+use super::size;
 use super::summary::{Outcome, State, Summary};
 
 /// A run, as its journal says.
@@ -106,9 +107,6 @@ impl fmt::Display for Illegal {
 
 impl std::error::Error for Illegal {}
 
-/// What each message costs beyond its own bytes, at most, in a provider's framing.
-const FRAME_TOKENS_MAX: i64 = 16;
-
 impl Run {
     /// Begins the fold with the first fact of a journal.
     ///
@@ -177,13 +175,17 @@ impl Run {
         self.ran_us.saturating_add(self.segment_from_us.map_or(0, |from| now_us.saturating_sub(from).max(0)))
     }
 
-    /// Returns the text of the last reply that had any.
+    /// Returns the text of the last reply that had any. What a reply said before it was paused belongs to it.
     pub fn last_text(&self) -> String {
-        let last = self.transcript.iter().rev().find_map(|message| match &**message {
-            Message::Assistant(reply) if !reply.text.is_empty() => Some(reply.text.clone()),
-            Message::Assistant(_) | Message::User { .. } | Message::Tool(_) => None,
-        });
-        last.unwrap_or_default()
+        let mut text = String::new();
+        for message in self.transcript.iter().rev() {
+            let Message::Assistant(reply) = &**message else { continue };
+            if !text.is_empty() && !reply.paused {
+                break;
+            }
+            text.insert_str(0, &reply.text);
+        }
+        text
     }
 
     /// Returns the last message if it is the model's.
@@ -203,8 +205,10 @@ impl Run {
     /// since, for no tokenizer makes more tokens than there are bytes.
     pub fn input_tokens_max(&self) -> i64 {
         let said = self.bytes_since_count;
-        self.counted_tokens
-            .map_or_else(|| said + self.fixed_bytes() + bytes(&self.created.prompt) + FRAME_TOKENS_MAX, |counted| counted + said)
+        self.counted_tokens.map_or_else(
+            || said + size::of_agent(&self.created.agent) + size::of_text(&self.created.prompt) + size::FRAME_TOKENS_MAX,
+            |counted| counted + said,
+        )
     }
 
     /// Notes what a provider counted. An estimate is no bound, nor is a count that leaves the input out: then the bytes
@@ -218,13 +222,6 @@ impl Run {
             self.counted_tokens = Some(usage.total_tokens());
             self.bytes_since_count = 0;
         }
-    }
-
-    fn fixed_bytes(&self) -> i64 {
-        let agent = &self.created.agent;
-        let tools: i64 =
-            agent.tools.iter().map(|tool| bytes(&tool.name) + bytes(&tool.description) + bytes(&tool.parameters.to_string()) + 64).sum();
-        bytes(&agent.instructions) + tools + FRAME_TOKENS_MAX
     }
 
     /// Returns the request of the attempt that `turn` began: a function of the journal up to it, and of nothing else.
@@ -384,7 +381,7 @@ impl Run {
         if fails_parent {
             self.fatal_child = Some(call.output.clone());
         }
-        self.bytes_since_count += bytes(&call.output) + FRAME_TOKENS_MAX;
+        self.bytes_since_count += size::of_text(&call.output) + size::FRAME_TOKENS_MAX;
         self.takeovers = 0;
         if self.calls.iter().all(|pending| matches!(pending.progress, Progress::Ended(_))) {
             for pending in std::mem::take(&mut self.calls) {
@@ -442,7 +439,7 @@ impl Run {
             self.repairs += 1;
         }
         self.transcript.push(Arc::new(Message::User { text: text.to_owned() }));
-        self.bytes_since_count += bytes(text) + FRAME_TOKENS_MAX;
+        self.bytes_since_count += size::of_text(text) + size::FRAME_TOKENS_MAX;
         Ok(())
     }
 
@@ -543,8 +540,8 @@ impl Run {
     }
 
     fn whole_bytes(&self, reply: &AssistantMessage) -> i64 {
-        let said: i64 = self.transcript.iter().map(|message| message_bytes(message)).sum();
-        said + message_bytes(&Message::Assistant(reply.clone())) + self.fixed_bytes()
+        let said: i64 = self.transcript.iter().map(|message| size::of_message(message)).sum();
+        said + size::of_message(&Message::Assistant(reply.clone())) + size::of_agent(&self.created.agent)
     }
 
     /// Returns how many times in a row the present turn was tried and the provider failed.
@@ -560,8 +557,11 @@ impl Run {
             Abort::Crash | Abort::Cancelled | Abort::Timeout => abort.attempt,
             Abort::Auth
             | Abort::RateLimited
+            | Abort::Quota
             | Abort::Overloaded
             | Abort::ContextLength
+            | Abort::NotFound
+            | Abort::ContentRefused
             | Abort::InvalidRequest
             | Abort::Provider
             | Abort::Network
@@ -572,25 +572,9 @@ impl Run {
     }
 }
 
-fn bytes(text: &str) -> i64 {
-    i64::try_from(text.len()).unwrap_or(i64::MAX)
-}
-
 fn has_twins(calls: &[Call]) -> bool {
     let ids: BTreeSet<&str> = calls.iter().map(|call| call.id.as_str()).collect();
     ids.len() < calls.len()
-}
-
-fn message_bytes(message: &Message) -> i64 {
-    FRAME_TOKENS_MAX
-        + match message {
-            Message::User { text } => bytes(text),
-            Message::Tool(result) => bytes(&result.output),
-            Message::Assistant(reply) => {
-                let calls: i64 = reply.calls.iter().map(|call| bytes(&call.tool) + bytes(&call.args.shown()) + FRAME_TOKENS_MAX).sum();
-                bytes(&reply.text) + reply.refusal.as_deref().map_or(0, bytes) + calls
-            }
-        }
 }
 
 fn illegal(recorded: &Recorded, why: &str) -> Illegal {

@@ -34,6 +34,9 @@ const CONTEXT_WORDS: [&str; 14] = [
 /// How providers say that no money or quota is left, which no waiting mends; lower case.
 const QUOTA_WORDS: [&str; 4] = ["insufficient_quota", "exceeded your current quota", "billing_hard_limit", "insufficient credits"];
 
+/// How providers say that their filter refused the request itself; lower case.
+const FILTER_WORDS: [&str; 4] = ["content_filter", "content_policy_violation", "responsibleaipolicyviolation", "content management policy"];
+
 /// What an error body says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
@@ -43,6 +46,8 @@ pub struct Said {
     pub code: Option<String>,
     /// The HTTP status that the body states, as errors inside streams do.
     pub status: Option<u16>,
+    /// How long it asks to wait, in milliseconds, as Google's `RetryInfo` does.
+    pub retry_after_ms: Option<u64>,
 }
 
 /// Reads an error's JSON, in any of the forms in which servers of this world put it.
@@ -60,13 +65,20 @@ pub fn said_in(body: &Value) -> Said {
     let number = ["code", "status_code", "status"].iter().find_map(|key| error.get(key).and_then(Value::as_u64));
     let code = ["code", "type", "status"].iter().find_map(|key| error.get(key).and_then(text)).or_else(|| number.map(|n| n.to_string()));
     let status = number.and_then(|number| u16::try_from(number).ok()).filter(|status| (400..600).contains(status));
-    Said { message: shortened(&message), code, status }
+    Said { message: shortened(&message), code, status, retry_after_ms: retry_info(error) }
+}
+
+/// Reads `google.rpc.RetryInfo` among an error's details: `"retryDelay": "48.5s"`.
+fn retry_info(error: &Value) -> Option<u64> {
+    let details = error.get("details")?.as_array()?;
+    let delay = details.iter().find_map(|detail| detail.get("retryDelay")?.as_str())?;
+    milliseconds(delay.strip_suffix('s')?, 1000.0).filter(|wait| *wait > 0).map(|wait| wait.min(RETRY_AFTER_MS_MAX))
 }
 
 /// Returns the error that an HTTP status stands for, in every wire family.
 pub fn error_of_status(status: u16, message: &str, retry_after_ms: Option<u64>) -> Error {
-    let said = Said { message: shortened(message), code: None, status: None };
-    Error { retry_after_ms, ..classified(status, said) }
+    let said = Said { message: shortened(message), retry_after_ms, ..Said::default() };
+    classified(status, said)
 }
 
 /// Returns the error that an answer with an error status stands for.
@@ -75,21 +87,20 @@ pub fn from_response(status: u16, headers: &HeaderMap, body: &[u8], now: SystemT
         Ok(json) => said_in(json.get(0).unwrap_or(&json)),
         Err(_) => Said { message: plain(body), ..Said::default() },
     };
-    Error { retry_after_ms: retry_after_ms(headers, now), ..classified(status, said) }
+    let retry_after_ms = retry_after_ms(headers, now).max(said.retry_after_ms);
+    classified(status, Said { retry_after_ms, ..said })
 }
 
 /// Returns the error that stands inside a stream or body whose own status was fine.
 pub fn from_stream(body: &Value, reply_begun: bool) -> Error {
     let said = said_in(body);
     let message = said.message.clone();
-    let overloaded = says(&said, &["overloaded"]);
-    let invalid = says(&said, &["invalid_request"]);
-    let status = said.status.unwrap_or(if overloaded {
-        529
-    } else if invalid {
-        400
-    } else {
-        500
+    // An error inside a stream has no status of its own; its words tell which it would have had.
+    let status = said.status.unwrap_or(match () {
+        () if says(&said, &["overloaded"]) => 529,
+        () if says(&said, &QUOTA_WORDS) || says(&said, &["rate_limit"]) => 429,
+        () if says(&said, &["invalid_request"]) => 400,
+        () => 500,
     });
     let error = classified(status, said);
     let message = format!("the provider broke its answer off: {}", if message.is_empty() { "it gave no reason" } else { &message });
@@ -121,16 +132,24 @@ fn until(text: &str, now: SystemTime) -> Option<u64> {
 }
 
 fn classified(status: u16, said: Said) -> Error {
-    let too_long = matches!(status, 400 | 413 | 422 | 500) && says(&said, &CONTEXT_WORDS);
-    let no_quota = status == 402 || (status == 429 && says(&said, &QUOTA_WORDS));
+    let is_asked_wrong = matches!(status, 400 | 413 | 422 | 500);
+    // Some say "quota" and mean a minute's allowance: they also say when to come back.
+    let no_quota = status == 402
+        || (status == 429
+            && (said.code.as_deref() == Some("insufficient_quota") || said.retry_after_ms.is_none() && says(&said, &QUOTA_WORDS)));
     // A request over the whole minute's allowance is refused as often as it is sent.
     let never_fits = status == 429 && says(&said, &["request too large"]);
     let (kind, retryable) = match status {
-        _ if too_long => (Abort::ContextLength, false),
-        _ if no_quota || never_fits => (Abort::RateLimited, false),
+        _ if is_asked_wrong && says(&said, &CONTEXT_WORDS) => (Abort::ContextLength, false),
+        _ if no_quota => (Abort::Quota, false),
+        _ if never_fits => (Abort::RateLimited, false),
+        400 | 403 if says(&said, &FILTER_WORDS) => (Abort::ContentRefused, false),
+        400 if says(&said, &["api key not valid", "api_key_invalid"]) => (Abort::Auth, false),
+        400 if says(&said, &["model_not_found"]) => (Abort::NotFound, false),
         401 | 403 => (Abort::Auth, false),
+        404 => (Abort::NotFound, false),
         408 => (Abort::NoAnswer, true),
-        409 => (Abort::Provider, true),
+        409 | 499 => (Abort::Provider, true),
         429 => (Abort::RateLimited, true),
         503 | 529 => (Abort::Overloaded, true),
         500..=599 => (Abort::Provider, true),
@@ -144,7 +163,7 @@ fn classified(status: u16, said: Said) -> Error {
         code: said.code,
         http_status: Some(status),
         retryable,
-        retry_after_ms: None,
+        retry_after_ms: said.retry_after_ms,
         reply_begun: false,
         unanswered: false,
     }

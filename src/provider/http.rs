@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, LOCATION};
-use http::{HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 use reqwest::{Client, Response, Url, redirect};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::timeout;
@@ -28,12 +28,37 @@ pub struct Config {
     pub name: String,
     /// The URL before the family's own paths: `https://api.openai.com/v1`.
     pub base_url: String,
-    /// The bearer token, if there is one.
+    /// The key, if there is one.
     pub key: Option<SecretString>,
+    /// How the key is shown.
+    pub auth: Auth,
+    /// Headers that every request carries, beside the usual ones.
+    pub headers: &'static [(&'static str, &'static str)],
     /// What to do about a key that is missing or refused, in the imperative: `set OPENAI_API_KEY`.
     pub key_advice: String,
     /// How long it may take.
     pub timeouts: Timeouts,
+}
+
+/// The header in which a key goes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Auth {
+    /// `Authorization: Bearer KEY`.
+    Bearer,
+    /// A header of its own that holds the bare key.
+    Header(&'static str),
+}
+
+impl Auth {
+    fn value(self, key: &SecretString) -> Option<(HeaderName, HeaderValue)> {
+        let (name, text) = match self {
+            Self::Bearer => (AUTHORIZATION, format!("Bearer {}", key.expose_secret())),
+            Self::Header(name) => (HeaderName::from_static(name), key.expose_secret().to_owned()),
+        };
+        let mut value = HeaderValue::from_str(&text).ok()?;
+        value.set_sensitive(true);
+        Some((name, value))
+    }
 }
 
 /// How long an endpoint may take.
@@ -68,7 +93,7 @@ impl Endpoint {
     pub fn new(config: Config) -> Result<Self, String> {
         let base_url = parse(&config.base_url)?;
         if let Some(key) = &config.key {
-            bearer(key).ok_or("the key holds characters that no HTTP header can carry; write it on one line, in ASCII")?;
+            config.auth.value(key).ok_or("the key holds characters that no HTTP header can carry; write it on one line, in ASCII")?;
         }
         // Another room may have installed the same provider already; whichever came first serves both.
         let _already_there = rustls::crypto::ring::default_provider().install_default();
@@ -114,8 +139,11 @@ impl Endpoint {
         let url = format!("{}/{path}", self.base_url.as_str().trim_end_matches('/'));
         let mut request =
             self.client.post(url).header(CONTENT_TYPE, "application/json").header(ACCEPT, "text/event-stream, application/json");
-        if let Some(bearer) = self.config.key.as_ref().and_then(bearer) {
-            request = request.header(AUTHORIZATION, bearer);
+        for (name, value) in self.config.headers {
+            request = request.header(*name, *value);
+        }
+        if let Some((name, value)) = self.config.key.as_ref().and_then(|key| self.config.auth.value(key)) {
+            request = request.header(name, value);
         }
         let response = match timeout(Duration::from_millis(self.config.timeouts.first_byte_ms), request.body(body).send()).await {
             Ok(Ok(response)) => response,
@@ -215,12 +243,6 @@ fn parse(text: &str) -> Result<Url, String> {
         return Err("the base URL holds a user, a password or a query; keys belong into the key's own variable or file".to_owned());
     }
     Ok(url)
-}
-
-fn bearer(key: &SecretString) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())).ok()?;
-    value.set_sensitive(true);
-    Some(value)
 }
 
 fn is_loopback(url: &Url) -> bool {

@@ -3,9 +3,13 @@
 //! An adapter is a pure encoder and a pure decoder around the one [`Provider::send`]. It keeps no state between calls,
 //! knows no run, and never retries: who may be asked again, and when, is data in [`Error`], and the driver decides.
 
+pub mod answer;
+mod counts;
 mod decimal;
+pub mod exchange;
 pub mod fail;
 pub mod http;
+pub mod layout;
 pub mod openai;
 pub mod price;
 pub mod registry;
@@ -23,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::kernel::event::Abort;
 pub use registry::Providers;
 
+use crate::kernel::message::Part;
 use crate::kernel::{Reply, ReplyCall, Request, Stop, Usage};
 
 /// One model endpoint.
@@ -52,6 +57,8 @@ pub enum Delta {
     Reasoning(String),
     /// A whole call, once nothing more of it can come.
     Call(ReplyCall),
+    /// The reply part by part, where some parts are more than text and calls.
+    Parts(Vec<Part>),
     /// What was used so far; a later one replaces an earlier one.
     Usage(Usage),
     /// What the provider says that it charged, in nano-USD.
@@ -69,6 +76,8 @@ pub enum Delta {
         stop: Stop,
         /// The provider's own word for it.
         raw: Option<String>,
+        /// Whether it paused in the middle of its reply, and goes on once that is sent back.
+        paused: bool,
     },
 }
 
@@ -102,11 +111,12 @@ pub struct ReplyBuilder {
     refusal: Option<String>,
     reasoning: Option<String>,
     calls: Vec<ReplyCall>,
+    parts: Vec<Part>,
     usage: Option<Usage>,
     response_id: Option<String>,
     response_model: Option<String>,
     stated_cost_usd_nanos: Option<i64>,
-    stop: Option<(Stop, Option<String>)>,
+    stop: Option<(Stop, Option<String>, bool)>,
 }
 
 impl ReplyBuilder {
@@ -123,7 +133,8 @@ impl ReplyBuilder {
                 self.response_id = id.or(self.response_id.take());
                 self.response_model = model.or(self.response_model.take());
             }
-            Delta::Stop { stop, raw } => self.stop = Some((stop, raw)),
+            Delta::Parts(parts) => self.parts = parts,
+            Delta::Stop { stop, raw, paused } => self.stop = Some((stop, raw, paused)),
         }
     }
 
@@ -145,13 +156,15 @@ impl ReplyBuilder {
 
     /// Returns the whole reply; `None` if its stop never came.
     pub fn finish(self) -> Option<Reply> {
-        let (stop, stop_raw) = self.stop?;
+        let (stop, stop_raw, paused) = self.stop?;
         Some(Reply {
             text: self.text,
             refusal: self.refusal,
             reasoning: self.reasoning,
             calls: self.calls,
+            parts: self.parts,
             stop,
+            paused,
             stop_raw,
             usage: self.usage,
             response_id: self.response_id,

@@ -10,8 +10,9 @@ use secrecy::SecretString;
 use serde::Deserialize;
 
 use super::Provider;
-use super::http::{self, Timeouts};
-use super::openai::OpenAi;
+use super::exchange::Client;
+use super::http::{self, Auth, Timeouts};
+use super::openai::Chat;
 use super::scripted::ScriptedProvider;
 
 /// The name of the provider that plays scripts.
@@ -165,8 +166,8 @@ fn endpoint(name: &str, config: &EndpointConfig, env: &dyn Fn(&str) -> Option<St
         first_byte_ms: config.first_byte_timeout_ms.unwrap_or(default.first_byte_ms),
         idle_ms: config.idle_timeout_ms.unwrap_or(default.idle_ms),
     };
-    let config = http::Config { name: name.to_owned(), base_url, key, key_advice, timeouts };
-    OpenAi::new(config).map(|provider| Arc::new(provider) as Arc<dyn Provider>).map_err(|why| Error { place: url_place, why })
+    let config = http::Config { name: name.to_owned(), base_url, key, auth: Auth::Bearer, headers: &[], key_advice, timeouts };
+    Client::new(config, Chat::of).map(|provider| Arc::new(provider) as Arc<dyn Provider>).map_err(|why| Error { place: url_place, why })
 }
 
 fn key_of(file: &Path) -> Result<SecretString, String> {

@@ -164,6 +164,6 @@ pub fn deltas(request: &Request, reply: &ScriptedReply) -> VecDeque<Delta> {
     let mut deltas: VecDeque<Delta> = chunks.collect();
     deltas.extend(calls.into_iter().map(Delta::Call));
     deltas.push_back(Delta::Usage(usage));
-    deltas.push_back(Delta::Stop { stop, raw: Some(stop.name().to_owned()) });
+    deltas.push_back(Delta::Stop { stop, raw: Some(stop.name().to_owned()), paused: false });
     deltas
 }

@@ -19,6 +19,8 @@ pub struct Event {
     pub name: Option<String>,
     /// Its data lines, joined by LF. Bytes, since only a whole event is sure to be whole characters.
     pub data: Vec<u8>,
+    /// Whether it is no event at all but a JSON object that stands between them, as some servers put an error there.
+    pub is_bare: bool,
 }
 
 /// Why a stream can no longer be read.
@@ -88,6 +90,18 @@ impl Parser {
         Ok(())
     }
 
+    fn extend_data(&mut self, more: &[u8]) -> Result<(), TooLong> {
+        if self.event.data.len() + more.len() >= EVENT_BYTES_MAX {
+            return Err(TooLong::Event);
+        }
+        if self.has_data {
+            self.event.data.push(b'\n');
+        }
+        self.has_data = true;
+        self.event.data.extend_from_slice(more);
+        Ok(())
+    }
+
     fn end_line(&mut self, events: &mut Vec<Event>) -> Result<(), TooLong> {
         let line = take(&mut self.line);
         let mut text = line.as_slice();
@@ -103,22 +117,17 @@ impl Parser {
             }
             return Ok(());
         }
+        if self.event.is_bare || (!self.has_data && text.starts_with(b"{")) {
+            self.event.is_bare = true;
+            return self.extend_data(text);
+        }
         let (field, value) = match text.iter().position(|byte| *byte == b':') {
             Some(colon) => (&text[..colon], &text[colon + 1..]),
             None => (text, &text[text.len()..]),
         };
         let value = value.strip_prefix(b" ").unwrap_or(value);
         match field {
-            b"data" => {
-                if self.event.data.len() + value.len() >= EVENT_BYTES_MAX {
-                    return Err(TooLong::Event);
-                }
-                if self.has_data {
-                    self.event.data.push(b'\n');
-                }
-                self.has_data = true;
-                self.event.data.extend_from_slice(value);
-            }
+            b"data" => self.extend_data(value)?,
             b"event" => self.event.name = Some(String::from_utf8_lossy(value).into_owned()),
             // Comments (no name before the colon), ids, retry times and what is unknown.
             _ => {}

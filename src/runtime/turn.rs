@@ -110,7 +110,7 @@ impl Driver {
             first_chunk_us,
             price_version: model.price_version.clone(),
             stated_cost_usd_nanos: reply.stated_cost_usd_nanos,
-            message: reply.into_message(started.turn),
+            message: reply.into_message(started.turn, model),
         }
     }
 

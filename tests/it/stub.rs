@@ -319,7 +319,7 @@ impl Framing<'_> {
                 let last = self.chunk(json!([{"index": 0, "delta": {}, "finish_reason": word}]), Value::Null);
                 vec![last, "data: [DONE]\n\n".to_owned()]
             }
-            Delta::StatedCost(_) | Delta::Response { .. } => Vec::new(),
+            Delta::Parts(_) | Delta::StatedCost(_) | Delta::Response { .. } => Vec::new(),
         }
     }
 }

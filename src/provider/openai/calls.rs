@@ -9,9 +9,7 @@ use std::mem::take;
 use serde_json::Value;
 
 use crate::kernel::ReplyCall;
-
-/// The most calls in one reply. More is no reply that anybody meant.
-pub const CALLS_MAX: usize = 4096;
+use crate::provider::answer::CALLS_MAX;
 
 /// The calls of one reply, so far.
 #[derive(Debug, Default)]

@@ -1,41 +1,41 @@
 //! OpenAI's Chat Completions, as OpenAI and most other servers speak it: vLLM, llama.cpp, Ollama, LM Studio, Groq,
-//! OpenRouter, Mistral, DeepSeek and more. It keeps no state between calls and never retries.
+//! OpenRouter, Mistral, DeepSeek and more.
+//!
+//! Source: OpenAI API reference, "Chat Completions", and the recorded answers of the servers above.
 
 mod calls;
-pub mod decode;
+mod decode;
 pub mod encode;
 mod usage;
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-
-use futures_util::{StreamExt, stream};
-use reqwest::Response;
-use tokio_util::sync::CancellationToken;
-
-pub use decode::Decoder;
+pub use decode::ChatReader;
 pub use encode::{LimitField, encode};
 
-use super::http::{Config, Endpoint};
-use super::{Delta, DeltaStream, Error, Provider};
+use super::exchange::Family;
 use crate::kernel::Request;
-use crate::kernel::event::Abort;
 
-/// A server that speaks Chat Completions.
-pub struct OpenAi {
-    endpoint: Arc<Endpoint>,
+/// The family, as one host speaks it.
+#[derive(Clone, Copy, Debug)]
+pub struct Chat {
     limit: LimitField,
 }
 
-impl OpenAi {
-    /// Checks the configuration. Nothing is sent.
-    ///
-    /// # Errors
-    /// In words, what is wrong with it.
-    pub fn new(config: Config) -> Result<Self, String> {
-        let endpoint = Endpoint::new(config)?;
-        let limit = limit_field(endpoint.host());
-        Ok(Self { endpoint: Arc::new(endpoint), limit })
+impl Chat {
+    /// Returns the family as `host` speaks it.
+    pub fn of(host: &str) -> Self {
+        Self { limit: limit_field(host) }
+    }
+}
+
+impl Family for Chat {
+    type Reader = ChatReader;
+
+    fn path(&self, _: &Request) -> String {
+        "chat/completions".to_owned()
+    }
+
+    fn encode(&self, request: &Request) -> Result<Vec<u8>, serde_json::Error> {
+        encode(request, self.limit)
     }
 }
 
@@ -45,101 +45,6 @@ fn limit_field(host: &str) -> LimitField {
         "api.openai.com" => LimitField::MaxCompletionTokens,
         _ if host.ends_with(".openai.azure.com") || host.ends_with(".api.openai.com") => LimitField::MaxCompletionTokens,
         _ => LimitField::MaxTokens,
-    }
-}
-
-impl Provider for OpenAi {
-    fn ready(&self) -> Result<(), Error> {
-        self.endpoint.ready()
-    }
-
-    fn send(&self, request: Arc<Request>, token: CancellationToken) -> DeltaStream {
-        let endpoint = self.endpoint.clone();
-        let exchange = Exchange { endpoint, request, limit: self.limit, token, stage: Stage::Asking, ready: VecDeque::new() };
-        stream::unfold(exchange, |mut exchange| async move { exchange.next().await.map(|item| (item, exchange)) }).boxed()
-    }
-}
-
-/// One request and its answer. Dropping it, or reaching [`Stage::Over`], closes the connection.
-struct Exchange {
-    endpoint: Arc<Endpoint>,
-    request: Arc<Request>,
-    limit: LimitField,
-    token: CancellationToken,
-    stage: Stage,
-    ready: VecDeque<Result<Delta, Error>>,
-}
-
-enum Stage {
-    Asking,
-    Reading { response: Box<Response>, decoder: Box<Decoder>, is_first: bool },
-    Over,
-}
-
-impl Exchange {
-    async fn next(&mut self) -> Option<Result<Delta, Error>> {
-        let token = self.token.clone();
-        loop {
-            if token.is_cancelled() {
-                self.stage = Stage::Over;
-                return None;
-            }
-            if let Some(item) = self.ready.pop_front() {
-                return Some(item.map_err(|error| self.endpoint.told(error)));
-            }
-            if matches!(self.stage, Stage::Over) {
-                return None;
-            }
-            tokio::select! {
-                biased;
-                () = token.cancelled() => {}
-                step = self.step() => {
-                    if let Err(error) = step {
-                        self.stage = Stage::Over;
-                        return Some(Err(error));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Goes one step on. An error here was told already.
-    async fn step(&mut self) -> Result<(), Error> {
-        match &mut self.stage {
-            Stage::Over => {}
-            Stage::Asking => {
-                let model = &self.request.model.model;
-                let body = encode(&self.request, self.limit).map_err(|error| self.endpoint.told(unencodable(&error)))?;
-                let response = Box::new(self.endpoint.post("chat/completions", body, model).await?);
-                self.stage = Stage::Reading { response, decoder: Box::default(), is_first: true };
-            }
-            Stage::Reading { response, decoder, is_first } => {
-                let items = match self.endpoint.chunk(response, *is_first).await {
-                    Ok(Some(bytes)) => decoder.feed(&bytes),
-                    Ok(None) => decoder.finish(),
-                    Err(error) => decoder.lose(error),
-                };
-                *is_first = false;
-                self.ready.extend(items);
-                if decoder.is_over() {
-                    self.stage = Stage::Over;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn unencodable(error: &serde_json::Error) -> Error {
-    Error {
-        kind: Abort::InvalidRequest,
-        message: format!("the request cannot be written as JSON: {error}"),
-        code: None,
-        http_status: None,
-        retryable: false,
-        retry_after_ms: None,
-        reply_begun: false,
-        unanswered: false,
     }
 }
 

@@ -181,8 +181,11 @@ fn set_abort(chat: &mut Span, turn: &TurnAborted) {
         Abort::Timeout
         | Abort::Auth
         | Abort::RateLimited
+        | Abort::Quota
         | Abort::Overloaded
         | Abort::ContextLength
+        | Abort::NotFound
+        | Abort::ContentRefused
         | Abort::InvalidRequest
         | Abort::Provider
         | Abort::Network

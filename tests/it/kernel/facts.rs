@@ -111,7 +111,8 @@ fn facts_in_a_wrong_state_are_illegal() {
     assert!(fault(&world, resumed(Cause::User)).contains("only a suspended run"));
     let started = world.node(&root).journal.last().unwrap().event.clone();
     assert!(fault(&world, started.clone()).contains("a turn is under way"));
-    let mut twins = reply("", &[("read", "{}"), ("read", "{}")], Stop::ToolCalls, None).into_message(1);
+    let mut twins =
+        reply("", &[("read", "{}"), ("read", "{}")], Stop::ToolCalls, None).into_message(1, &world.node(&root).run.created.agent.model);
     twins.calls[1].id = twins.calls[0].id.clone();
     world.answer(&root, reply("", &[("read", "{}"), ("read", "{}")], Stop::ToolCalls, None));
     let Event::TurnEnded(mut ended) = world.node(&root).journal.last().unwrap().event.clone() else { panic!("the turn ended") };

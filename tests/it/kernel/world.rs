@@ -107,7 +107,9 @@ pub fn reply(text: &str, calls: &[(&str, &str)], stop: Stop, usage: Option<Usage
         refusal: None,
         reasoning: None,
         calls: calls.collect(),
+        parts: Vec::new(),
         stop,
+        paused: false,
         stop_raw: None,
         usage,
         response_id: None,
@@ -442,7 +444,7 @@ impl World {
             first_chunk_us: None,
             price_version: "workflow".to_owned(),
             stated_cost_usd_nanos: None,
-            message: reply.into_message(open.turn),
+            message: reply.into_message(open.turn, &self.node(run).run.created.agent.model),
         };
         self.append(run, vec![Event::TurnEnded(Box::new(ended))]).unwrap();
     }

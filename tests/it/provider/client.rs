@@ -10,8 +10,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use wren::kernel::Stop;
 use wren::kernel::event::Abort;
-use wren::provider::http::{Config, Timeouts};
-use wren::provider::openai::OpenAi;
+use wren::provider::exchange::Client;
+use wren::provider::http::{Auth, Config, Timeouts};
+use wren::provider::openai::Chat;
 use wren::provider::{Delta, Error, Provider, ReplyBuilder, fail};
 
 use super::{gather, model, request, user};
@@ -105,23 +106,31 @@ fn open_ended(body: &str) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/event-stream\r\n\r\n{body}").into_bytes()
 }
 
-fn provider(url: &str) -> OpenAi {
+fn provider(url: &str) -> Client<Chat> {
     let timeouts = Timeouts { connect_ms: 5000, first_byte_ms: 20_000, idle_ms: 20_000 };
     with_timeouts(url, timeouts)
 }
 
-fn with_timeouts(url: &str, timeouts: Timeouts) -> OpenAi {
+fn with_timeouts(url: &str, timeouts: Timeouts) -> Client<Chat> {
     let key = Some(SecretString::from(KEY.to_owned()));
-    OpenAi::new(Config { name: "openai".to_owned(), base_url: url.to_owned(), key, key_advice: "set OPENAI_API_KEY".to_owned(), timeouts })
-        .unwrap()
+    let config = Config {
+        name: "openai".to_owned(),
+        base_url: url.to_owned(),
+        key,
+        auth: Auth::Bearer,
+        headers: &[],
+        key_advice: "set OPENAI_API_KEY".to_owned(),
+        timeouts,
+    };
+    Client::new(config, Chat::of).unwrap()
 }
 
-async fn ask(provider: &OpenAi) -> (ReplyBuilder, Vec<Delta>, Option<Error>) {
+async fn ask(provider: &Client<Chat>) -> (ReplyBuilder, Vec<Delta>, Option<Error>) {
     let request = Arc::new(request(model("gpt-x"), "", vec![user("Hi.")], Vec::new()));
     gather(provider.send(request, CancellationToken::new()).collect::<Vec<_>>().await)
 }
 
-async fn fails(provider: &OpenAi) -> Error {
+async fn fails(provider: &Client<Chat>) -> Error {
     let (builder, _, error) = ask(provider).await;
     assert!(builder.finish().is_none());
     let error = error.unwrap();
@@ -166,7 +175,7 @@ async fn a_redirect_is_not_followed() {
 async fn a_model_that_is_not_there_is_named_with_the_base_url() {
     let server = Server::start(Act::Answer(answer("404 Not Found", "", "<html>nothing here</html>")));
     let error = fails(&provider(&server.url)).await;
-    assert_eq!((error.kind, error.retryable), (Abort::InvalidRequest, false));
+    assert_eq!((error.kind, error.retryable), (Abort::NotFound, false));
     assert!(error.message.contains("\"gpt-x\"") && error.message.contains(&server.url) && !error.message.contains("<html>"), "{error}");
 }
 

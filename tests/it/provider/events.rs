@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use wren::provider::sse::{EVENT_BYTES_MAX, Event, LINE_BYTES_MAX, Parser, TooLong};
 
 fn event(name: Option<&str>, data: &str) -> Event {
-    Event { name: name.map(str::to_owned), data: data.as_bytes().to_vec() }
+    Event { name: name.map(str::to_owned), data: data.as_bytes().to_vec(), is_bare: false }
 }
 
 fn parse(pieces: &[&[u8]]) -> Vec<Event> {

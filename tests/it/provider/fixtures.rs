@@ -1,17 +1,25 @@
-//! Recorded answers of the Chat Completions family, read as their expectations say: whole, byte by byte, cut at random.
+//! Recorded answers of every family, read as their expectations say: whole, byte by byte, cut at random.
 
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
-use wren::kernel::{Args, Stop};
-use wren::provider::openai::Decoder;
+use wren::kernel::message::Part;
+use wren::kernel::{Args, Reply, Stop};
+use wren::provider::answer::{Decoder, Reader};
+use wren::provider::openai::ChatReader;
 use wren::provider::{Delta, Error, ReplyBuilder, fail};
 
 use super::{Random, gather, recorded};
 
-const FAMILY: &str = "openai-chat";
+const CHAT: &str = "openai-chat";
+
+/// Reads an answer that arrives in these pieces.
+type Reading = fn(&[&[u8]]) -> Read;
+
+/// The families, each with who reads its answers.
+const FAMILIES: [(&str, Reading); 1] = [(CHAT, read::<ChatReader>)];
 
 struct Fixture {
     name: String,
@@ -26,17 +34,15 @@ type Read = (ReplyBuilder, Vec<Delta>, Option<Error>);
 #[test]
 fn recorded_answers_are_read_as_expected_however_they_are_cut() {
     let Some(root) = recorded() else { return };
-    let fixtures = load(&root, FAMILY);
-    assert!(!fixtures.is_empty());
-    let mut good = 0;
+    let mut all = 0;
     let mut bad = Vec::new();
-    for fixture in &fixtures {
-        match check(fixture) {
-            Ok(()) => good += 1,
-            Err(why) => bad.push(format!("{}: {why}", fixture.name)),
-        }
+    for (family, read) in FAMILIES {
+        let fixtures = load(&root, family);
+        assert!(!fixtures.is_empty(), "{family}");
+        all += fixtures.len();
+        bad.extend(fixtures.iter().filter_map(|fixture| Some(format!("{}: {}", fixture.name, check(fixture, read).err()?))));
     }
-    println!("{good} of {} fixtures of the {FAMILY} family read as expected", fixtures.len());
+    println!("{} of {all} recorded answers read as expected", all - bad.len());
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
@@ -59,7 +65,7 @@ fn too_long_a_conversation_is_one_kind_of_error_whoever_words_it() {
 fn an_answer_cut_after_any_event_before_its_closing_one_is_a_cut_stream() {
     let Some(root) = recorded() else { return };
     let mut cuts = 0;
-    for fixture in load(&root, FAMILY) {
+    for fixture in load(&root, CHAT) {
         if fixture.status != 200 || fixture.expect["outcome"] != "ok" || fixture.body.trim_ascii_start().starts_with(b"{") {
             continue;
         }
@@ -73,7 +79,7 @@ fn an_answer_cut_after_any_event_before_its_closing_one_is_a_cut_stream() {
                     let choices = chunk["choices"].as_array().cloned().unwrap_or_default();
                     choices.iter().any(|choice| choice["index"].as_i64().unwrap_or(0) == 0 && choice["finish_reason"].is_string())
                 });
-            let (builder, _, error) = read(&[part.as_bytes()]);
+            let (builder, _, error) = read::<ChatReader>(&[part.as_bytes()]);
             if closed {
                 assert_eq!(error, None, "{}", fixture.name);
                 assert!(builder.finish().is_some());
@@ -123,8 +129,8 @@ fn load_dir(dir: &Path, family: Option<&str>) -> Vec<Fixture> {
     fixtures
 }
 
-fn read(pieces: &[&[u8]]) -> Read {
-    let mut decoder = Decoder::default();
+fn read<R: Reader>(pieces: &[&[u8]]) -> Read {
+    let mut decoder = Decoder::<R>::default();
     let mut items = Vec::new();
     for piece in pieces {
         items.extend(decoder.feed(piece));
@@ -134,7 +140,7 @@ fn read(pieces: &[&[u8]]) -> Read {
     gather(items)
 }
 
-fn check(fixture: &Fixture) -> Result<(), String> {
+fn check(fixture: &Fixture, read: fn(&[&[u8]]) -> Read) -> Result<(), String> {
     if fixture.status != 200 {
         let error = fail::from_response(fixture.status, &fixture.headers, &fixture.body, UNIX_EPOCH);
         return error_is(&error, &fixture.expect["error"]);
@@ -200,9 +206,12 @@ fn reply_is(builder: ReplyBuilder, expect: &Value) -> Result<(), String> {
         "tool_calls" => Stop::ToolCalls,
         "length" => Stop::Length,
         "refusal" | "content_filter" => Stop::Refusal,
+        "pause" => Stop::EndTurn,
         _ => Stop::Error,
     };
     same("stop", &reply.stop, &stop)?;
+    same("whether it paused", &reply.paused, &(expect["stop"] == "pause"))?;
+    parts_are(&reply, expect)?;
     same("the word for it", &reply.stop_raw.as_deref(), &expect["stop_raw"].as_str())?;
     let calls = expect["tool_calls"].as_array().unwrap();
     let broken = expect["broken_tool_calls"].as_array().unwrap();
@@ -216,8 +225,34 @@ fn reply_is(builder: ReplyBuilder, expect: &Value) -> Result<(), String> {
         same("name", &got.tool.as_str(), &right["name"].as_str().unwrap())?;
         same("id", &got.provider_id.as_deref(), &right["id"].as_str())?;
         same("arguments as they came", &got.args_raw.as_str(), &right["args_raw"].as_str().unwrap())?;
-        // The kernel runs no call of a reply that was cut off at its length.
-        same("stop", &reply.stop, &Stop::Length)?;
+        // The kernel runs no call of a reply that was cut off at its length, or that ended in an error.
+        if !matches!(reply.stop, Stop::Length | Stop::Error) {
+            return Err(format!("a broken call would be run: the stop is {:?}", reply.stop));
+        }
+    }
+    Ok(())
+}
+
+/// What only the model that made it can read is kept, part by part.
+fn parts_are(reply: &Reply, expect: &Value) -> Result<(), String> {
+    let text: usize = reply.parts.iter().map(|part| if let Part::Text { bytes, .. } = part { *bytes } else { 0 }).sum();
+    let calls = reply.parts.iter().filter(|part| matches!(part, Part::Call { .. })).count();
+    if !reply.parts.is_empty() {
+        same("bytes of text in the parts", &text, &reply.text.len())?;
+        same("calls in the parts", &calls, &reply.calls.len())?;
+    }
+    let kept = serde_json::to_string(&reply.parts).unwrap();
+    let named = |name: &str| kept.matches(&format!("\"{name}\":\"")).count();
+    let reasoning = &expect["reasoning"];
+    let expected = |key: &str| usize::try_from(reasoning[key].as_u64().unwrap_or(0)).unwrap();
+    same("signatures kept", &(named("signature") + named("thoughtSignature")), &expected("signatures"))?;
+    same("redacted blocks kept", &kept.matches("\"type\":\"redacted_thinking\"").count(), &expected("redacted"))?;
+    same("encrypted items kept", &named("encrypted_content"), &expected("encrypted"))?;
+    for tool in expect["server_tools"].as_array().into_iter().flatten() {
+        let id = tool["id"].as_str().unwrap();
+        if !kept.contains(&format!("\"id\":\"{id}\"")) {
+            return Err(format!("the call {id} that ran at the provider is not kept"));
+        }
     }
     Ok(())
 }

@@ -4,13 +4,14 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use wren::kernel::event::Abort;
 use wren::kernel::{Args, Reply, Stop};
-use wren::provider::openai::Decoder;
+use wren::provider::answer::Decoder;
+use wren::provider::openai::ChatReader;
 use wren::provider::{Delta, Error};
 
-use super::{gather, whole};
+use super::{gather, model, whole};
 
 fn feed_all(bytes: &[u8]) -> Vec<Result<Delta, Error>> {
-    let mut decoder = Decoder::default();
+    let mut decoder = Decoder::<ChatReader>::default();
     let mut items = decoder.feed(bytes);
     items.extend(decoder.finish());
     items
@@ -44,7 +45,7 @@ fn error(bytes: &[u8]) -> Error {
 
 #[test]
 fn a_line_without_end_is_refused_with_little_memory() {
-    let mut decoder = Decoder::default();
+    let mut decoder = Decoder::<ChatReader>::default();
     let block = vec![b'x'; 1 << 20];
     let mut items = decoder.feed(b"data: ");
     let mut fed = 0;
@@ -61,7 +62,7 @@ fn a_line_without_end_is_refused_with_little_memory() {
 #[test]
 fn an_answer_without_end_is_refused() {
     let chunk = stream(&[piece(json!({"content": "x".repeat(64 * 1024)}))]);
-    let mut decoder = Decoder::default();
+    let mut decoder = Decoder::<ChatReader>::default();
     let items = (0..1000).find_map(|_| decoder.feed(chunk.as_bytes()).into_iter().find_map(Result::err));
     let error = items.unwrap();
     assert_eq!((error.kind, error.retryable, error.reply_begun), (Abort::Malformed, false, true));
@@ -192,7 +193,7 @@ fn calls_without_ids_or_with_one_id_twice_stay_apart() {
             let args: Vec<&str> = reply.calls.iter().map(|call| call.args_raw.as_str()).collect();
             assert_eq!(args, ["{\"n\":1}", "{\"n\":2}"], "{entries:?}");
             assert_eq!(reply.stop, Stop::ToolCalls, "whatever the word beside");
-            let message = reply.into_message(1);
+            let message = reply.into_message(1, &model("m"));
             assert_ne!(message.calls[0].id, message.calls[1].id);
         }
     }
@@ -204,11 +205,11 @@ fn no_arguments_mean_an_empty_object_in_every_form() {
         let entry = json!([{"index": 0, "id": "c", "function": {"name": "ping", "arguments": arguments}}]);
         let body = json!({"choices": [{"message": {"tool_calls": entry}, "finish_reason": "tool_calls"}]}).to_string();
         for reply in [reply(&[calls(entry), finish("tool_calls")]), whole(feed_all(body.as_bytes()))] {
-            assert_eq!(reply.into_message(1).calls[0].args, Args::Json(json!({})));
+            assert_eq!(reply.into_message(1, &model("m")).calls[0].args, Args::Json(json!({})));
         }
     }
     let missing = reply(&[calls(json!([{"index": 0, "id": "c", "function": {"name": "ping"}}])), finish("tool_calls")]);
-    assert_eq!(missing.into_message(1).calls[0].args, Args::Json(json!({})));
+    assert_eq!(missing.into_message(1, &model("m")).calls[0].args, Args::Json(json!({})));
 }
 
 #[test]
@@ -280,7 +281,7 @@ fn usage_is_counted_once_wherever_it_stands() {
 proptest! {
     #[test]
     fn any_bytes_end_in_one_stop_or_one_error(pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 0..8), framed in any::<bool>()) {
-        let mut decoder = Decoder::default();
+        let mut decoder = Decoder::<ChatReader>::default();
         let mut items = Vec::new();
         for piece in &pieces {
             if framed {

@@ -82,9 +82,9 @@ fn statuses_mean_what_they_mean_for_everybody() {
     for (status, kind, retryable) in [
         (400, Abort::InvalidRequest, false),
         (401, Abort::Auth, false),
-        (402, Abort::RateLimited, false),
+        (402, Abort::Quota, false),
         (403, Abort::Auth, false),
-        (404, Abort::InvalidRequest, false),
+        (404, Abort::NotFound, false),
         (408, Abort::NoAnswer, true),
         (409, Abort::Provider, true),
         (422, Abort::InvalidRequest, false),
@@ -100,7 +100,7 @@ fn statuses_mean_what_they_mean_for_everybody() {
     }
     let quota = br#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#;
     let error = fail::from_response(429, &HeaderMap::new(), quota, UNIX_EPOCH);
-    assert_eq!((error.kind, error.retryable), (Abort::RateLimited, false));
+    assert_eq!((error.kind, error.retryable), (Abort::Quota, false));
     let long = format!("{{\"error\": \"{}\"}}", "x".repeat(60_000));
     assert!(fail::from_response(400, &HeaderMap::new(), long.as_bytes(), UNIX_EPOCH).message.len() < 1000);
 }

@@ -9,8 +9,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wren::kernel::agent::{ScriptedCall, ScriptedError, ScriptedReply};
 use wren::kernel::{Effect, Message, Reply, Request, Scripted, Stop, ToolResult, ToolSpec, Usage};
-use wren::provider::http::{Config, Timeouts};
-use wren::provider::openai::OpenAi;
+use wren::provider::exchange::Client;
+use wren::provider::http::{Auth, Config, Timeouts};
+use wren::provider::openai::Chat;
 use wren::provider::scripted::ScriptedProvider;
 use wren::provider::{Delta, Error, Provider, tokens};
 
@@ -23,15 +24,17 @@ async fn ask(provider: &dyn Provider, request: &Request) -> Result<Reply, Error>
     error.map_or_else(|| Ok(builder.finish().unwrap()), Err)
 }
 
-fn openai(url: &str) -> OpenAi {
+fn openai(url: &str) -> Client<Chat> {
     let config = Config {
         name: "openai".to_owned(),
         base_url: url.to_owned(),
         key: None,
+        auth: Auth::Bearer,
+        headers: &[],
         key_advice: "set OPENAI_API_KEY".to_owned(),
         timeouts: Timeouts::default(),
     };
-    OpenAi::new(config).unwrap()
+    Client::new(config, Chat::of).unwrap()
 }
 
 fn with_script(request: &Request, script: &Scripted) -> Request {
@@ -102,7 +105,7 @@ async fn a_script_says_and_costs_the_same_in_the_process_and_over_the_network() 
                     assert_eq!(of(&here), of(&there), "turn {turn}");
                     inputs.push(here.usage.unwrap().input_tokens);
                     if attempt == 2 {
-                        let message = here.into_message(turn);
+                        let message = here.into_message(turn, &request.model);
                         let calls = message.calls.clone();
                         messages.push(Message::Assistant(message));
                         messages.extend(calls.into_iter().map(|call| {
@@ -188,7 +191,7 @@ async fn a_mock_calls_one_tool_that_starts_no_child_and_quotes_its_result() {
     let args: Value = serde_json::from_str(&reply.calls[0].args_raw).unwrap();
     assert_eq!(args, json!({"path": ".", "depth": 2, "how": "fast"}));
     assert!(jsonschema::is_valid(&schema, &args));
-    let message = reply.into_message(1);
+    let message = reply.into_message(1, &super::model("m"));
     let result =
         ToolResult { call_id: message.calls[0].id.clone(), tool: "list_files".to_owned(), ok: true, output: "notes.txt".to_owned() };
     let messages = vec![user("Go."), Message::Assistant(message), Message::Tool(result)];
