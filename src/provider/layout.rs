@@ -16,21 +16,21 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Adds text.
-    pub fn text(&mut self, text: &str) {
-        if text.is_empty() {
+    /// Adds the next `more` bytes of the reply's text.
+    pub fn text(&mut self, more: usize) {
+        if more == 0 {
             return;
         }
         if let Some(Part::Text { bytes, beside: Value::Null }) = self.parts.last_mut() {
-            *bytes += text.len();
+            *bytes += more;
         } else {
-            self.parts.push(Part::Text { bytes: text.len(), beside: Value::Null });
+            self.parts.push(Part::Text { bytes: more, beside: Value::Null });
         }
     }
 
-    /// Adds a text with something beside it. The text may be empty.
-    pub fn signed_text(&mut self, text: &str, beside: Value) {
-        self.add(Part::Text { bytes: text.len(), beside });
+    /// Adds the next bytes of the reply's text, maybe none, with something beside them.
+    pub fn signed_text(&mut self, bytes: usize, beside: Value) {
+        self.add(Part::Text { bytes, beside });
     }
 
     /// Adds the reply's next call, with something beside it or null.

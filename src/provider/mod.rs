@@ -4,6 +4,7 @@
 //! knows no run, and never retries: who may be asked again, and when, is data in [`Error`], and the driver decides.
 
 pub mod answer;
+pub mod anthropic;
 mod counts;
 mod decimal;
 pub mod exchange;

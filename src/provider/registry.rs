@@ -1,4 +1,5 @@
-//! The providers that a daemon knows, by name: `scripted` always, `openai` from the environment, more from the config.
+//! The providers that a daemon knows, by name: `scripted` always, the well-known ones from the environment, more from the
+//! config.
 //! It reads key files, and the environment through what it is handed; it sends nothing.
 
 use std::collections::BTreeMap;
@@ -9,18 +10,17 @@ use std::sync::Arc;
 use secrecy::SecretString;
 use serde::Deserialize;
 
-use super::Provider;
-use super::exchange::Client;
+use super::exchange::{Client, Family};
 use super::http::{self, Auth, Timeouts};
 use super::openai::Chat;
 use super::scripted::ScriptedProvider;
+use super::{Provider, anthropic};
 
 /// The name of the provider that plays scripts.
 const SCRIPTED: &str = "scripted";
-/// The name of the provider that is there without configuration.
-const OPENAI: &str = "openai";
-/// Where `openai` is, unless told otherwise.
-const OPENAI_BASE_URL: &str = "https://api.openai.com/v1";
+/// The providers that are there without configuration: name, what it speaks, and where it is unless told otherwise.
+const KNOWN: [(&str, Kind, &str); 2] =
+    [("openai", Kind::Openai, "https://api.openai.com/v1"), ("anthropic", Kind::Anthropic, "https://api.anthropic.com")];
 /// The largest key file, in bytes: a larger file is the wrong one.
 const KEY_BYTES_MAX: u64 = 16 * 1024;
 
@@ -28,7 +28,8 @@ const KEY_BYTES_MAX: u64 = 16 * 1024;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct Config {
-    /// What is known under each name. `openai` can be set here too; what it leaves out comes from the environment.
+    /// What is known under each name. A well-known provider can be set here too; what it leaves out comes from the
+    /// environment.
     pub endpoints: BTreeMap<String, EndpointConfig>,
 }
 
@@ -36,8 +37,8 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EndpointConfig {
-    /// What it speaks.
-    pub kind: Kind,
+    /// What it speaks; Chat Completions unless said, or what a well-known provider speaks.
+    pub kind: Option<Kind>,
     /// The URL before the family's own paths: `http://127.0.0.1:8000/v1`.
     pub base_url: Option<String>,
     /// The environment variable that holds the key.
@@ -53,12 +54,42 @@ pub struct EndpointConfig {
 }
 
 /// A wire family.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Chat Completions.
-    #[default]
     Openai,
+    /// Anthropic's Messages.
+    Anthropic,
+}
+
+impl Kind {
+    /// Returns the header in which a key goes out.
+    fn auth(self) -> Auth {
+        match self {
+            Self::Openai => Auth::Bearer,
+            Self::Anthropic => Auth::Header(anthropic::KEY_HEADER),
+        }
+    }
+
+    /// Returns the headers that every request carries, beside the usual ones.
+    fn headers(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Openai => &[],
+            Self::Anthropic => anthropic::HEADERS,
+        }
+    }
+
+    fn client(self, config: http::Config) -> Result<Arc<dyn Provider>, String> {
+        match self {
+            Self::Openai => client(config, Chat::of),
+            Self::Anthropic => client(anthropic::without_version(config), |_| anthropic::Messages),
+        }
+    }
+}
+
+fn client<F: Family>(config: http::Config, family: impl FnOnce(&str) -> F) -> Result<Arc<dyn Provider>, String> {
+    Ok(Arc::new(Client::new(config, family)?))
 }
 
 /// Why a provider cannot be set up.
@@ -93,10 +124,11 @@ impl Providers {
     pub fn from_env_and_config(env: &dyn Fn(&str) -> Option<String>, config: &Config) -> Result<Self, Error> {
         let mut providers = Self::scripted_only();
         let absent = EndpointConfig::default();
-        let openai = config.endpoints.get(OPENAI).unwrap_or(&absent);
-        providers.insert(OPENAI, endpoint(OPENAI, openai, env)?);
+        for (name, _, _) in KNOWN {
+            providers.insert(name, endpoint(name, config.endpoints.get(name).unwrap_or(&absent), env)?);
+        }
         for (name, endpoint_config) in &config.endpoints {
-            if name == OPENAI {
+            if known(name).is_some() {
                 continue;
             }
             let place = format!("providers.{name}");
@@ -128,15 +160,16 @@ impl Providers {
 }
 
 fn endpoint(name: &str, config: &EndpointConfig, env: &dyn Fn(&str) -> Option<String>) -> Result<Arc<dyn Provider>, Error> {
-    let Kind::Openai = config.kind;
+    let known = known(name);
+    let kind = config.kind.or(known.map(|(kind, _)| kind)).unwrap_or(Kind::Openai);
     let set = |variable: &str| env(variable).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
     let prefix = name.to_uppercase().replace('-', "_");
     let url_variable = format!("{prefix}_BASE_URL");
-    let (url_place, base_url) = match (&config.base_url, set(&url_variable)) {
-        (Some(url), _) => (format!("providers.{name}.base_url"), url.clone()),
-        (None, Some(url)) => (url_variable, url),
-        (None, None) if name == OPENAI => (url_variable, OPENAI_BASE_URL.to_owned()),
-        (None, None) => {
+    let (url_place, base_url) = match (&config.base_url, set(&url_variable), known) {
+        (Some(url), _, _) => (format!("providers.{name}.base_url"), url.clone()),
+        (None, Some(url), _) => (url_variable, url),
+        (None, None, Some((_, url))) => (url_variable, url.to_owned()),
+        (None, None, None) => {
             return Err(Error {
                 place: format!("providers.{name}"),
                 why: format!("base_url is missing; set it here or as {url_variable}"),
@@ -166,8 +199,12 @@ fn endpoint(name: &str, config: &EndpointConfig, env: &dyn Fn(&str) -> Option<St
         first_byte_ms: config.first_byte_timeout_ms.unwrap_or(default.first_byte_ms),
         idle_ms: config.idle_timeout_ms.unwrap_or(default.idle_ms),
     };
-    let config = http::Config { name: name.to_owned(), base_url, key, auth: Auth::Bearer, headers: &[], key_advice, timeouts };
-    Client::new(config, Chat::of).map(|provider| Arc::new(provider) as Arc<dyn Provider>).map_err(|why| Error { place: url_place, why })
+    let config = http::Config { name: name.to_owned(), base_url, key, auth: kind.auth(), headers: kind.headers(), key_advice, timeouts };
+    kind.client(config).map_err(|why| Error { place: url_place, why })
+}
+
+fn known(name: &str) -> Option<(Kind, &'static str)> {
+    KNOWN.iter().find(|(known, _, _)| *known == name).map(|(_, kind, url)| (*kind, *url))
 }
 
 fn key_of(file: &Path) -> Result<SecretString, String> {

@@ -7,6 +7,7 @@ use serde_json::Value;
 use wren::kernel::{Message, ModelSpec, Reply, Request, ToolSpec};
 use wren::provider::{Delta, Error, ReplyBuilder};
 
+mod anthropic;
 mod client;
 mod encode;
 mod events;

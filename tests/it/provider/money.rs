@@ -121,7 +121,7 @@ fn missing(providers: &Providers, name: &str) -> Option<String> {
 #[test]
 fn openai_comes_from_the_environment_and_says_which_variable_is_missing() {
     let none = providers(&[], "{}").unwrap();
-    assert_eq!(none.names(), ["openai", "scripted"]);
+    assert_eq!(none.names(), ["anthropic", "openai", "scripted"]);
     assert_eq!(missing(&none, "scripted"), None);
     assert!(missing(&none, "openai").unwrap().contains("set OPENAI_API_KEY"));
     assert!(missing(&providers(&[("OPENAI_API_KEY", "  ")], "{}").unwrap(), "openai").is_some(), "blank is missing");
@@ -140,7 +140,7 @@ fn openai_comes_from_the_environment_and_says_which_variable_is_missing() {
 fn the_config_adds_endpoints_and_is_strict() {
     let yaml = "groq: {base_url: \"https://groq.example/v1\", key_env: MY_KEY}\nlocal-llm: {base_url: \"http://127.0.0.1:1/v1\"}";
     let both = providers(&[], yaml).unwrap();
-    assert_eq!(both.names(), ["groq", "local-llm", "openai", "scripted"]);
+    assert_eq!(both.names(), ["anthropic", "groq", "local-llm", "openai", "scripted"]);
     assert!(missing(&both, "groq").unwrap().contains("set MY_KEY"));
     assert_eq!(missing(&providers(&[("MY_KEY", "k")], yaml).unwrap(), "groq"), None);
     for (bad, place) in [
