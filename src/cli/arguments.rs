@@ -316,6 +316,9 @@ pub struct ResumeArgs {
     /// Which run
     #[command(flatten)]
     pub name: RunName,
+    /// Let an agent ask another model from here on, in the whole tree
+    #[arg(long, value_name = "AGENT=PROVIDER/MODEL", value_parser = amount::pair)]
+    pub set_model: Vec<(String, String)>,
     /// New totals, not increments.
     #[command(flatten)]
     pub limits: LimitArgs,

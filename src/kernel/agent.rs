@@ -51,9 +51,17 @@ pub struct ModelSpec {
     /// The script, where the provider is `scripted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scripted: Option<Arc<Scripted>>,
+    /// What is asked instead once this model fails, in this order. Those have no list of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallback: Vec<Arc<ModelSpec>>,
 }
 
 impl ModelSpec {
+    /// Returns its name as people write it: `provider/model`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.provider, self.model)
+    }
+
     /// The output below which a turn is not worth asking for.
     pub fn output_floor(&self) -> i64 {
         self.max_output.min(256)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::agent::{AgentSpec, Effect};
+use super::agent::{AgentSpec, Effect, ModelSpec};
 use super::ledger::{Limits, Reservation};
 use super::message::{AssistantMessage, CallId, RunId, Stop, Usage};
 use super::summary::Outcome;
@@ -84,6 +84,8 @@ pub enum Event {
         /// Why; may be empty.
         reason: String,
     },
+    /// Another model is asked from here on.
+    ModelChanged(Box<ModelChanged>),
     /// The run stopped and can go on.
     RunSuspended {
         /// Why, in a word.
@@ -152,6 +154,9 @@ pub struct RunCreated {
     pub labels: BTreeMap<String, String>,
     /// Who submitted the tree.
     pub submitter: String,
+    /// Models that somebody chose, by agent, for this run's children and theirs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub models: BTreeMap<String, Arc<ModelSpec>>,
 }
 
 fn is_zero(time_us: &i64) -> bool {
@@ -464,6 +469,43 @@ pub enum Cause {
     Drained,
 }
 
+/// See [`Event::ModelChanged`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelChanged {
+    /// The agent that asks it: the run's own, or one of the runs below it.
+    pub agent: String,
+    /// The model.
+    pub model: Arc<ModelSpec>,
+    /// Why it was changed.
+    pub cause: ModelCause,
+    /// Who asked for it; empty if nobody did.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub actor: String,
+    /// What was wrong with the one before, in words; empty if somebody asked.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// Why a run asks another model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelCause {
+    /// The one before failed, and this one is next in its list.
+    Fallback,
+    /// Somebody asked.
+    User,
+}
+
+impl ModelCause {
+    /// Returns the name used in JSON, spans and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fallback => "fallback",
+            Self::User => "user",
+        }
+    }
+}
+
 /// See [`Event::RunEnded`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunEnded {
@@ -499,6 +541,7 @@ impl Event {
             Self::ChildEnded(_) => "child_ended",
             Self::MessageReceived { .. } => "message_received",
             Self::LimitsChanged { .. } => "limits_changed",
+            Self::ModelChanged(_) => "model_changed",
             Self::RunSuspended { .. } => "run_suspended",
             Self::RunResumed { .. } => "run_resumed",
             Self::CancelRequested { .. } => "cancel_requested",

@@ -175,6 +175,7 @@ impl Totals {
             | Event::ChildEnded(_)
             | Event::MessageReceived { .. }
             | Event::LimitsChanged { .. }
+            | Event::ModelChanged(_)
             | Event::RunSuspended { .. }
             | Event::RunResumed { .. }
             | Event::CancelRequested { .. }
@@ -299,6 +300,7 @@ pub fn post(path: &mut [Account], open: &mut Reservation, event: &Event) -> Resu
         | Event::ChildStarted { .. }
         | Event::ChildEnded(_)
         | Event::MessageReceived { .. }
+        | Event::ModelChanged(_)
         | Event::RunSuspended { .. }
         | Event::RunResumed { .. }
         | Event::CancelRequested { .. }

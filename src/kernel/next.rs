@@ -4,6 +4,8 @@
 //! fixed order: cancelled; calls without a result; provider failure; final answer; turns, money, tokens, time; the
 //! worst case of one more turn.
 
+mod provider;
+
 use std::collections::BTreeMap;
 
 use super::agent::Effect;
@@ -12,9 +14,8 @@ use super::ledger::{Account, Reservation};
 use super::message::{Args, CallId, Message, Stop};
 use super::run::{PendingCall, Progress, Run};
 use super::summary::{Outcome, State};
+pub use provider::{ATTEMPTS_MAX, ATTEMPTS_WITH_FALLBACK_MAX};
 
-/// How often the provider may fail at one turn before the run gives up.
-pub const ATTEMPTS_MAX: u32 = 5;
 /// How often the model may be asked to repair an answer that does not fit its schema.
 pub const REPAIRS_MAX: u32 = 2;
 /// How often a run may be taken over after a crash without any turn or call ending in between.
@@ -37,6 +38,8 @@ pub struct Around<'a> {
     pub draining: bool,
     /// Whether every child that the run waits for is suspended, and why.
     pub children_suspended: Option<Outcome>,
+    /// Why the model is not worth asking now, if other runs have found that out.
+    pub model_down: Option<String>,
     /// The last reply read as the agent's output schema asks; `None` where there is no schema.
     pub output: Option<Result<serde_json::Value, String>>,
 }
@@ -48,6 +51,8 @@ pub enum Next {
     Start,
     /// Set the reservation aside and ask the model.
     Ask(Ask),
+    /// Ask the next model of the fallback list from here on, for this reason.
+    Switch(String),
     /// Give these calls their results: refusals in words, and the answers of children that ended.
     Answer(Vec<Answer>),
     /// Run these tools, at once.
@@ -152,8 +157,8 @@ pub fn next(run: &Run, around: &Around<'_>) -> Next {
     if let Some(words) = &run.fatal_child {
         return Next::End(Ending::new(Outcome::Failed, "CHILD_FAILED", words.clone()));
     }
-    if let Some(ending) = provider_failed(run) {
-        return Next::End(ending);
+    if let Some(decision) = provider::failed(run) {
+        return decision;
     }
     if let Some(decision) = answered(run, around) {
         return decision;
@@ -400,33 +405,6 @@ fn utc(time_us: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
 }
 
-fn provider_failed(run: &Run) -> Option<Ending> {
-    let abort = run.last_abort.as_ref().filter(|abort| abort.reason.is_provider_error())?;
-    if abort.retryable && abort.attempt < ATTEMPTS_MAX {
-        return None;
-    }
-    let reason = match abort.reason {
-        Abort::Auth => "PROVIDER_AUTH",
-        Abort::ContextLength => "CONTEXT_LENGTH",
-        Abort::Quota => "PROVIDER_QUOTA",
-        Abort::NotFound => "MODEL_NOT_FOUND",
-        Abort::ContentRefused => "CONTENT_REFUSED",
-        Abort::InvalidRequest => "PROVIDER_REFUSED_REQUEST",
-        Abort::RateLimited
-        | Abort::Overloaded
-        | Abort::Provider
-        | Abort::Network
-        | Abort::CutStream
-        | Abort::NoAnswer
-        | Abort::Malformed
-        | Abort::Cancelled
-        | Abort::Timeout
-        | Abort::Crash => "PROVIDER_FAILED",
-    };
-    let tries = if abort.attempt > 1 { format!(" ({} attempts)", abort.attempt) } else { String::new() };
-    Some(Ending::new(Outcome::ProviderError, reason, format!("{}{tries}", abort.message)))
-}
-
 /// Decides on the last reply, all of whose calls have their results. `None`: ask again.
 fn answered(run: &Run, around: &Around<'_>) -> Option<Next> {
     let stop = run.last_stop?;
@@ -523,7 +501,10 @@ fn ask(run: &Run, around: &Around<'_>) -> Next {
         // A blocked run was resumed: no provider goes on from its own last word.
         return Next::Tell("Please go on.".to_owned());
     }
-    let model = &run.created.agent.model;
+    if let Some(why) = around.model_down.as_ref().filter(|_| !run.fallback.is_empty()) {
+        return Next::Switch(why.clone());
+    }
+    let model = &run.model;
     let input = around.input_tokens_max;
     let left = least_left(around.path);
     let worst = |output: i64| model.price.map_or(0, |price| price.worst_case_usd_nanos(input, output));

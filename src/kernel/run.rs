@@ -1,15 +1,20 @@
 //! A run as the fold of its journal. [`Run::apply`] is the only thing that changes it, and a fact that cannot follow
 //! what was before is a typed error. Running and recovering are the same fold.
 
+mod calls;
+mod model;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::agent::Effect;
-use super::event::{Abort, CallEnded, CallFailure, Cause, ChildEnded, Event, Recorded, RunCreated, TurnAborted, TurnEnded, TurnStarted};
-use super::message::{AssistantMessage, Call, CallId, Message, Request, RunId, Stop, ToolResult};
+use super::agent::ModelSpec;
+use super::event::{Cause, Event, Recorded, RunCreated, TurnAborted, TurnEnded, TurnStarted};
+use super::message::{AssistantMessage, Call, CallId, Message, Request, RunId, Stop};
 use super::size;
 use super::summary::{Outcome, State, Summary};
+
+pub use calls::{PendingCall, Progress};
 
 /// A run, as its journal says.
 #[derive(Clone, Debug)]
@@ -22,6 +27,14 @@ pub struct Run {
     pub transcript: Vec<Arc<Message>>,
     /// The calls of the last reply, in the order asked; empty once all results have joined the transcript.
     pub calls: Vec<PendingCall>,
+    /// The model that is asked.
+    pub model: Arc<ModelSpec>,
+    /// What is asked instead once that fails, in this order.
+    pub fallback: Vec<Arc<ModelSpec>>,
+    /// Models that somebody chose for agents of this run and of the runs below it, by agent.
+    pub models: BTreeMap<String, Arc<ModelSpec>>,
+    /// Attempts at the present turn that were another model's.
+    others_attempts: u32,
     /// The attempt at a turn that is under way.
     pub open_turn: Option<TurnStarted>,
     /// The last attempt that came to nothing, if the turn is still to be had.
@@ -45,45 +58,6 @@ pub struct Run {
     /// When the present segment began; `None` while suspended, pending or ended.
     segment_from_us: Option<i64>,
     epoch: u64,
-}
-
-/// A call of the last reply and how far it is.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PendingCall {
-    /// The call.
-    pub call: Call,
-    /// How far it is.
-    pub progress: Progress,
-}
-
-/// How far a call is.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Progress {
-    /// Nothing was done about it.
-    Asked,
-    /// A tool runs, or ran when the daemon died.
-    Started {
-        /// When.
-        at_us: i64,
-        /// From 1.
-        attempt: u32,
-    },
-    /// A child run is at it.
-    Child {
-        /// The child.
-        child: RunId,
-        /// How it ended, once it has.
-        ended: Option<Box<ChildEnded>>,
-    },
-    /// A crash left it open whether it happened.
-    InDoubt {
-        /// When it had started.
-        at_us: i64,
-        /// Whether somebody resumed the run since, so that the model shall be told.
-        released: bool,
-    },
-    /// It has its result.
-    Ended(ToolResult),
 }
 
 /// A fact that cannot follow what was before: the journal, or whoever writes it, is broken.
@@ -126,6 +100,10 @@ impl Run {
             created: created.clone(),
             transcript: vec![Arc::new(prompt)],
             calls: Vec::new(),
+            model: created.agent.model.clone(),
+            fallback: created.agent.model.fallback.clone(),
+            models: created.models.clone(),
+            others_attempts: 0,
             open_turn: None,
             last_abort: None,
             last_stop: None,
@@ -229,7 +207,7 @@ impl Run {
         let agent = &self.created.agent;
         Request {
             agent: agent.name.clone(),
-            model: agent.model.clone(),
+            model: self.model.clone(),
             instructions: agent.instructions.clone(),
             messages: self.transcript.clone(),
             tools: agent.tools.clone(),
@@ -255,6 +233,7 @@ impl Run {
                     return Err(illegal(recorded, "two calls have the same id"));
                 }
                 self.last_abort = None;
+                self.others_attempts = 0;
                 self.last_stop = Some(turn.stop);
                 self.count(turn);
                 self.calls = turn.message.calls.iter().map(|call| PendingCall { call: call.clone(), progress: Progress::Asked }).collect();
@@ -272,6 +251,7 @@ impl Run {
             Event::ChildEnded(child) => self.end_child(recorded, child)?,
             Event::MessageReceived { text, .. } => self.receive(recorded, text)?,
             Event::LimitsChanged { .. } => {}
+            Event::ModelChanged(changed) => self.change_model(recorded, changed)?,
             Event::RunSuspended { outcome, .. } => self.suspend(recorded, *outcome)?,
             Event::RunResumed { cause, .. } => self.resume(recorded, *cause)?,
             Event::CancelRequested { .. } => {
@@ -334,99 +314,6 @@ impl Run {
             Some(open) if open.turn == turn && open.attempt == attempt => Ok(()),
             Some(_) => Err(illegal(recorded, "another turn or attempt is under way")),
             None => Err(illegal(recorded, "no turn is under way")),
-        }
-    }
-
-    fn pending(&mut self, recorded: &Recorded, id: &CallId) -> Result<&mut PendingCall, Illegal> {
-        let found = self.calls.iter_mut().find(|pending| pending.call.id == *id);
-        found.ok_or_else(|| illegal(recorded, &format!("the last reply has no call {id}")))
-    }
-
-    fn start_call(&mut self, recorded: &Recorded, id: &CallId, attempt: u32) -> Result<(), Illegal> {
-        self.check_state(recorded, &[State::Running])?;
-        let pending = self.pending(recorded, id)?;
-        let expected = match pending.progress {
-            Progress::Asked => 1,
-            Progress::Started { attempt, .. } => attempt.saturating_add(1),
-            Progress::Child { .. } | Progress::InDoubt { .. } | Progress::Ended(_) => {
-                return Err(illegal(recorded, "the call cannot be started any more"));
-            }
-        };
-        if attempt != expected {
-            return Err(illegal(recorded, &format!("expected attempt {expected}")));
-        }
-        pending.progress = Progress::Started { at_us: recorded.time_us, attempt };
-        let tool = pending.call.tool.clone();
-        if attempt == 1 {
-            *self.calls_by_tool.entry(tool).or_default() += 1;
-        }
-        Ok(())
-    }
-
-    fn end_call(&mut self, recorded: &Recorded, call: &CallEnded) -> Result<(), Illegal> {
-        self.check_state(recorded, &[State::Running, State::Cancelling])?;
-        let fails_parent = call.failure == Some(CallFailure::Child) && self.fails_parent(&call.tool);
-        let pending = self.pending(recorded, &call.call_id)?;
-        match pending.progress {
-            Progress::Ended(_) => return Err(illegal(recorded, "the call has its result already")),
-            Progress::Child { ended: None, .. } => return Err(illegal(recorded, "the call's child has not ended")),
-            Progress::Asked | Progress::Started { .. } | Progress::InDoubt { .. } | Progress::Child { ended: Some(_), .. } => {}
-        }
-        pending.progress = Progress::Ended(ToolResult {
-            call_id: call.call_id.clone(),
-            tool: call.tool.clone(),
-            ok: call.failure.is_none(),
-            output: call.output.clone(),
-        });
-        if fails_parent {
-            self.fatal_child = Some(call.output.clone());
-        }
-        self.bytes_since_count += size::of_text(&call.output) + size::FRAME_TOKENS_MAX;
-        self.takeovers = 0;
-        if self.calls.iter().all(|pending| matches!(pending.progress, Progress::Ended(_))) {
-            for pending in std::mem::take(&mut self.calls) {
-                if let Progress::Ended(result) = pending.progress {
-                    self.transcript.push(Arc::new(Message::Tool(result)));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn fails_parent(&self, tool: &str) -> bool {
-        let spec = self.created.agent.tools.iter().find(|spec| spec.name == tool);
-        spec.and_then(|spec| spec.spawn.as_ref()).is_some_and(|spawn| spawn.on_failure == super::agent::OnFailure::Fail)
-    }
-
-    fn doubt_call(&mut self, recorded: &Recorded, id: &CallId) -> Result<(), Illegal> {
-        let pending = self.pending(recorded, id)?;
-        let Progress::Started { at_us, .. } = pending.progress else {
-            return Err(illegal(recorded, "only a started call can be in doubt"));
-        };
-        pending.progress = Progress::InDoubt { at_us, released: false };
-        Ok(())
-    }
-
-    fn start_child(&mut self, recorded: &Recorded, id: &CallId, child: &RunId) -> Result<(), Illegal> {
-        self.check_state(recorded, &[State::Running])?;
-        let pending = self.pending(recorded, id)?;
-        if !matches!(pending.progress, Progress::Started { .. }) {
-            return Err(illegal(recorded, "only a started call can get its child"));
-        }
-        pending.progress = Progress::Child { child: child.clone(), ended: None };
-        Ok(())
-    }
-
-    fn end_child(&mut self, recorded: &Recorded, child: &ChildEnded) -> Result<(), Illegal> {
-        let pending = self.pending(recorded, &child.call_id)?;
-        match &mut pending.progress {
-            Progress::Child { child: id, ended } if *id == child.child && ended.is_none() => {
-                *ended = Some(Box::new(child.clone()));
-                Ok(())
-            }
-            Progress::Asked | Progress::Started { .. } | Progress::Child { .. } | Progress::InDoubt { .. } | Progress::Ended(_) => {
-                Err(illegal(recorded, "the call has no such running child"))
-            }
         }
     }
 
@@ -499,6 +386,7 @@ impl Run {
         if cause == Cause::User {
             self.takeovers = 0;
             self.last_abort = None;
+            self.others_attempts = 0;
             for pending in &mut self.calls {
                 if let Progress::InDoubt { released, .. } = &mut pending.progress {
                     *released = true;
@@ -513,27 +401,6 @@ impl Run {
         Ok(())
     }
 
-    /// Nobody is at a call that was started before the run was suspended (a crash loop stops a run in the middle of its
-    /// calls): what may be run again is asked for again, of anything else nobody knows whether it happened.
-    fn take_back_started(&mut self) {
-        let tools = &self.created.agent.tools;
-        for pending in &mut self.calls {
-            let Progress::Started { at_us, .. } = pending.progress else { continue };
-            let effect = tools.iter().find(|tool| tool.name == pending.call.tool).map(|tool| tool.effect);
-            pending.progress = match effect {
-                Some(Effect::ReadOnly | Effect::Idempotent) => Progress::Asked,
-                Some(Effect::External | Effect::Spawn) | None => Progress::InDoubt { at_us, released: false },
-            };
-        }
-    }
-
-    /// Returns whether a crash cannot be this run's doing: it had nothing under way but children, which count their own.
-    fn only_waits_for_children(&self) -> bool {
-        let tool_runs = self.calls.iter().any(|pending| matches!(pending.progress, Progress::Started { .. }));
-        let child_runs = self.calls.iter().any(|pending| matches!(pending.progress, Progress::Child { ended: None, .. }));
-        self.open_turn.is_none() && !tool_runs && child_runs
-    }
-
     fn stop_clock(&mut self, now_us: i64) {
         self.ran_us = self.running_us(now_us);
         self.segment_from_us = None;
@@ -542,33 +409,6 @@ impl Run {
     fn whole_bytes(&self, reply: &AssistantMessage) -> i64 {
         let said: i64 = self.transcript.iter().map(|message| size::of_message(message)).sum();
         said + size::of_message(&Message::Assistant(reply.clone())) + size::of_agent(&self.created.agent)
-    }
-
-    /// Returns how many times in a row the present turn was tried and the provider failed.
-    pub fn provider_failures(&self) -> u32 {
-        self.last_abort.as_ref().filter(|abort| abort.reason.is_provider_error()).map_or(0, |abort| abort.attempt)
-    }
-
-    /// Returns the attempt that the next try at the present turn is, from 1.
-    pub fn next_attempt(&self) -> u32 {
-        self.last_abort.as_ref().map_or(1, |abort| match abort.reason {
-            // A lost or cut call is no failure of the provider: the same attempt is made again, so that what a script
-            // or a provider does at attempt n does not depend on crashes.
-            Abort::Crash | Abort::Cancelled | Abort::Timeout => abort.attempt,
-            Abort::Auth
-            | Abort::RateLimited
-            | Abort::Quota
-            | Abort::Overloaded
-            | Abort::ContextLength
-            | Abort::NotFound
-            | Abort::ContentRefused
-            | Abort::InvalidRequest
-            | Abort::Provider
-            | Abort::Network
-            | Abort::CutStream
-            | Abort::NoAnswer
-            | Abort::Malformed => abort.attempt + 1,
-        })
     }
 }
 

@@ -171,7 +171,7 @@ impl Summary {
             workflow: created.workflow.clone(),
             workflow_digest: created.workflow_digest.clone(),
             agent: created.agent.name.clone(),
-            model: format!("{}/{}", created.agent.model.provider, created.agent.model.model),
+            model: created.agent.model.full_name(),
             title: created.prompt.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(TITLE_CHARS_MAX).collect(),
             inputs: created.inputs.clone(),
             labels: created.labels.clone(),
@@ -209,6 +209,7 @@ impl Summary {
             Event::TurnStarted(turn) => self.open = turn.reservation,
             Event::TurnEnded(_) | Event::TurnAborted(_) => self.open = Reservation::default(),
             Event::LimitsChanged { limits, .. } => self.limits = *limits,
+            Event::ModelChanged(changed) if changed.agent == self.agent => self.model = changed.model.full_name(),
             Event::RunSuspended { outcome, reason, message, text } => {
                 self.state = State::Suspended;
                 self.stopped(*outcome, reason, message, text);
@@ -237,6 +238,7 @@ impl Summary {
             | Event::CallInDoubt { .. }
             | Event::ChildStarted { .. }
             | Event::ChildEnded(_)
+            | Event::ModelChanged(_)
             | Event::MessageReceived { .. } => {}
         }
     }

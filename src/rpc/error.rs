@@ -116,6 +116,7 @@ pub fn status(error: Error) -> Status {
         Error::SetAside(_) => Problem::new(Code::FailedPrecondition, "RUN_SET_ASIDE", message).status(),
         Error::AboveCeiling(_) => Problem::new(Code::PermissionDenied, "LIMIT_ABOVE_CEILING", message).status(),
         Error::Missing(_) => Problem::new(Code::FailedPrecondition, "SECRET_MISSING", message).status(),
+        Error::NoSuchModel(_) => field("FIELD_INVALID", "models", message),
         Error::Workspace(_) => field("FIELD_INVALID", "workspace", message),
         Error::QueueFull(trees) => {
             Problem::new(Code::ResourceExhausted, "QUEUE_FULL", format!("{message}; try again when some have ended"))

@@ -8,7 +8,7 @@ use tonic::{Code, Request, Response, Status};
 
 use super::error::{self, Problem};
 use super::{Api, filter, page, request};
-use crate::runtime::{CheckedWorkflow, Live, Query, Receipt, Row, RunReceipt, TraceFormat, Watch};
+use crate::runtime::{Change, CheckedWorkflow, Live, Query, Receipt, Row, RunReceipt, TraceFormat, Watch};
 use crate::wire::{self, EventContext, v1};
 
 /// Below what clients take by default (4 MiB), with room for the frame.
@@ -108,7 +108,8 @@ impl v1::run_service_server::RunService for Api {
         let limits = request::limits(request.limits.as_ref())?;
         request::within(async {
             let id = request::run_id(self, &request.run_id).await?;
-            let row = self.runtime.resume(&id, limits, &actor, &request.reason).await.map_err(error::status)?;
+            let change = Change { limits, models: request.models.into_iter().collect() };
+            let row = self.runtime.resume(&id, change, &actor, &request.reason).await.map_err(error::status)?;
             Ok(Response::new(v1::ResumeRunResponse { run: Some(run(&row)) }))
         })
         .await

@@ -250,6 +250,10 @@ impl Driver {
 
     fn child_created(&self, call: &Call, launch: crate::workflow::Launch) -> RunCreated {
         let run = &self.journal.run;
+        let mut agent = launch.agent;
+        if let Some(chosen) = run.models.get(&agent.name) {
+            agent.model = chosen.clone();
+        }
         let above = run.summary.limits;
         let asked = launch.limits.over(Limits { max_turns: Limits::DEFAULT.max_turns, ..above });
         // A child can ask for less than its parent has, never for more.
@@ -268,7 +272,7 @@ impl Driver {
             workflow: run.created.workflow.clone(),
             workflow_digest: run.created.workflow_digest.clone(),
             inputs: serde_json::Value::Object(serde_json::Map::new()),
-            agent: launch.agent,
+            agent,
             prompt: launch.prompt,
             workspace: run.created.workspace.clone(),
             limits,
@@ -278,6 +282,7 @@ impl Driver {
             sampled: run.created.sampled,
             labels: std::collections::BTreeMap::new(),
             submitter: run.created.submitter.clone(),
+            models: run.models.clone(),
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::journal::{Commit, Journal, Stop};
 use super::supervisor::Runtime;
 use super::tree::{Seat, Tree};
-use crate::kernel::event::{Abort, CallEnded, CallFailure, ChildEnded, Event, Purpose, RunEnded, TurnStarted};
+use crate::kernel::event::{Abort, CallEnded, CallFailure, ChildEnded, Event, ModelCause, ModelChanged, Purpose, RunEnded, TurnStarted};
 use crate::kernel::next::{Answer, Around, Ask, Ending, Need, Next, next};
 use crate::kernel::run::Progress;
 use crate::kernel::{CallId, Outcome, RunId};
@@ -84,6 +84,7 @@ impl Driver {
             match decision {
                 Next::Start => self.journal.stage(Event::RunStarted {})?,
                 Next::Answer(answers) => self.answer(answers)?,
+                Next::Switch(why) => self.switch(why)?,
                 Next::Tell(text) => self.journal.stage(Event::MessageReceived { sender: "wren".to_owned(), text })?,
                 Next::Call(ids) => self.call(&ids).await?,
                 Next::Spawn(ids) => self.spawn(&ids).await?,
@@ -123,7 +124,9 @@ impl Driver {
             Next::Park(Need::Settlement) => true,
             Next::End(ending) => matches!(ending.outcome, Outcome::Budget | Outcome::MaxTokens),
             Next::Answer(answers) => answers.iter().any(|answer| answer.failure == Some(CallFailure::LimitReached)),
-            Next::Start | Next::Ask(_) | Next::Call(_) | Next::Spawn(_) | Next::Tell(_) | Next::Park(Need::Calls) => false,
+            Next::Start | Next::Ask(_) | Next::Call(_) | Next::Spawn(_) | Next::Tell(_) | Next::Switch(_) | Next::Park(Need::Calls) => {
+                false
+            }
         };
         if !on_accounts {
             return Ok(decision);
@@ -146,6 +149,7 @@ impl Driver {
             cancelled: self.cancelled(),
             draining: self.runtime.is_draining(),
             children_suspended: self.children_suspended(),
+            model_down: self.runtime.circuits().down(&run.model),
             output,
         };
         next(run, &around)
@@ -175,9 +179,18 @@ impl Driver {
         Ok(())
     }
 
+    /// Turns to the next model of the list.
+    fn switch(&mut self, reason: String) -> Result<(), Stop> {
+        let run = &self.journal.run;
+        let Some(model) = run.fallback.first().cloned() else { return Ok(()) };
+        let agent = run.created.agent.name.clone();
+        let changed = ModelChanged { agent, model, cause: ModelCause::Fallback, actor: String::new(), reason };
+        self.journal.stage(Event::ModelChanged(Box::new(changed)))
+    }
+
     /// Sets money aside, asks the model, and stages what came of it.
     async fn ask(&mut self, ask: Ask) -> Result<(), Stop> {
-        let model = self.journal.run.created.agent.model.clone();
+        let model = self.journal.run.model.clone();
         if !self.backed_off(&ask).await? || !self.permitted().await? {
             return Ok(());
         }
@@ -185,7 +198,7 @@ impl Driver {
             turn: ask.turn,
             attempt: ask.attempt,
             purpose: Purpose::Task,
-            model: format!("{}/{}", model.provider, model.model),
+            model: model.full_name(),
             max_output: ask.max_output,
             reservation: ask.reservation,
         };
@@ -194,16 +207,24 @@ impl Driver {
             return Ok(());
         }
         let closed = self.turn(&started).await;
+        self.runtime.circuits().note(
+            &model,
+            match &closed {
+                Event::TurnAborted(aborted) => Some(aborted.reason),
+                _ => None,
+            },
+        );
         self.permit = None;
         self.journal.stage(closed)
     }
 
     /// Waits before another attempt. Returns whether the turn may be asked for now; else the world has changed.
     async fn backed_off(&mut self, ask: &Ask) -> Result<bool, Stop> {
-        let failed = self.journal.run.last_abort.as_ref().filter(|abort| abort.reason.is_provider_error());
+        // After a change of the model the failures before it were another's, and nothing is waited for.
+        let failed = self.journal.run.last_abort.as_ref().filter(|_| self.journal.run.tries() > 0);
         let Some(failed) = failed.filter(|_| self.waited_for != Some((ask.turn, ask.attempt))) else { return Ok(true) };
         let jitter = u64::try_from(self.runtime.clock().now_us()).unwrap_or(0);
-        let wait = Duration::from_millis(retry::delay_ms(failed.attempt, failed.retry_after_ms, jitter));
+        let wait = Duration::from_millis(retry::delay_ms(self.journal.run.tries(), failed.retry_after_ms, jitter));
         // What is staged (the aborted attempt) frees money for others: it must not wait with us.
         if self.journal.commit().await? == Commit::Again {
             return Ok(false);

@@ -387,6 +387,7 @@ fn is_intent(event: &Event) -> bool {
         | Event::ChildEnded(_)
         | Event::MessageReceived { .. }
         | Event::LimitsChanged { .. }
+        | Event::ModelChanged(_)
         | Event::RunResumed { .. }
         | Event::CancelRequested { .. } => false,
     }

@@ -4,6 +4,7 @@
 //! providers or the tools: the rpc room asks [`Runtime`].
 
 mod calls;
+mod circuit;
 pub mod clock;
 pub mod driver;
 pub mod feed;
@@ -217,6 +218,21 @@ pub struct RunReceipt {
     pub quiescent_ms: i64,
 }
 
+/// What is changed about a run when it is resumed.
+#[derive(Clone, Debug, Default)]
+pub struct Change {
+    /// Its limits, as far as they are set.
+    pub limits: LimitsPatch,
+    /// Models as `provider/model`, by the agent that asks them from here on, in the whole tree.
+    pub models: BTreeMap<String, String>,
+}
+
+impl From<LimitsPatch> for Change {
+    fn from(limits: LimitsPatch) -> Self {
+        Self { limits, models: BTreeMap::new() }
+    }
+}
+
 /// Why the runtime did not do what was asked. Named by what the caller does next.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -275,6 +291,9 @@ pub enum Error {
         /// The last one that exists.
         last: u64,
     },
+    /// Name an agent of the workflow, and a model that the daemon can ask.
+    #[error("{0}")]
+    NoSuchModel(String),
     /// Look at the run: it was set aside.
     #[error("{0}")]
     SetAside(String),

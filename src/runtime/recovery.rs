@@ -7,11 +7,10 @@ use futures_util::{StreamExt, stream};
 
 use super::supervisor::Runtime;
 use super::tree::Tree;
-use super::{Error, Receipt, RunReceipt};
-use crate::kernel::agent::LimitsPatch;
-use crate::kernel::event::{CallFailure, Cause, Event};
+use super::{Change, Error, Receipt, RunReceipt};
+use crate::kernel::event::{CallFailure, Cause, Event, ModelCause, ModelChanged};
 use crate::kernel::next::{Around, Next, next};
-use crate::kernel::{Limits, Outcome, Run, RunId, State};
+use crate::kernel::{Limits, ModelSpec, Outcome, Run, RunId, State};
 use crate::store::{self, Batch, CancelMark, Fence, Row};
 
 /// Trees that are opened beside each other at the start.
@@ -195,13 +194,14 @@ impl Runtime {
     ///
     /// # Errors
     /// [`Error::LimitStillExceeded`] if it would stop at once; nothing is changed then.
-    pub async fn resume(&self, run: &RunId, limits: LimitsPatch, actor: &str, reason: &str) -> Result<Row, Error> {
+    pub async fn resume(&self, run: &RunId, change: impl Into<Change>, actor: &str, reason: &str) -> Result<Row, Error> {
         let (runtime, run, actor, reason) = (self.clone(), run.clone(), actor.to_owned(), reason.to_owned());
+        let change = change.into();
         self.detached(Box::pin(async move {
             runtime.check_resumable(&runtime.get(&run).await?)?;
             let tree = runtime.tree(&run).await?;
             let commands = tree.commands.lock().await;
-            let resumed = runtime.resume_now(&tree, &run, limits, &actor, &reason).await;
+            let resumed = runtime.resume_now(&tree, &run, change, &actor, &reason).await;
             drop(commands);
             runtime.forget_if_idle(tree);
             resumed
@@ -209,34 +209,36 @@ impl Runtime {
         .await
     }
 
-    async fn resume_now(&self, tree: &Arc<Tree>, run: &RunId, limits: LimitsPatch, actor: &str, reason: &str) -> Result<Row, Error> {
+    async fn resume_now(&self, tree: &Arc<Tree>, run: &RunId, change: Change, actor: &str, reason: &str) -> Result<Row, Error> {
         if self.is_draining() {
             return Err(Error::Draining);
         }
         // The store's own row: what is shown as suspended may be a run that this daemon could not drive so far.
         let row = self.store().get(run).await?;
         if row.summary.state != State::Suspended && self.is_set_aside(run) {
-            return self.try_again(tree, run, &limits).await;
+            return self.try_again(tree, run, &change).await;
         }
         self.check_resumable(&row)?;
         // The suspension may have been seen before its driver has left, and no second driver is seated beside it.
         self.wait_until_left(tree, &[&row]).await;
         let folded = self.load(run).await?;
-        let limits = (!limits.is_empty()).then(|| limits.over(folded.summary.limits));
+        let chosen = self.chosen_models(tree, &change.models, actor)?;
+        let limits = (!change.limits.is_empty()).then(|| change.limits.over(folded.summary.limits));
         if let Some(limits) = &limits {
             self.check_ceilings(limits)?;
         }
-        self.check_goes_on(&folded, limits.as_ref()).await?;
-        let mut events = Vec::with_capacity(2);
+        self.check_goes_on(folded, limits.as_ref(), &chosen).await?;
+        let mut events = Vec::with_capacity(2 + chosen.len());
         if let Some(limits) = limits {
             events.push(Event::LimitsChanged { limits, actor: actor.to_owned(), reason: reason.to_owned() });
         }
+        events.extend(chosen.iter().cloned());
         events.push(Event::RunResumed { cause: Cause::User, actor: actor.to_owned() });
         if !self.resume_run(tree, run, State::Suspended, events).await? {
             return Err(Error::NotSuspended(run.clone()));
         }
         // The root is durable and must have its driver now, whatever becomes of its children.
-        let (children, result) = self.resume_children(tree, run, actor).await;
+        let (children, result) = self.resume_children(tree, run, &chosen, actor).await;
         self.start_driver(tree, run.clone(), None);
         for (child, parent) in children {
             self.start_driver(tree, child, parent.as_ref());
@@ -250,12 +252,19 @@ impl Runtime {
 
     /// Lets the suspended runs below a root go on. One that ended or is to be cancelled meanwhile is left alone. Returns
     /// those that go on, each with its parent, also where the store failed in the middle.
-    async fn resume_children(&self, tree: &Tree, root: &RunId, actor: &str) -> (Vec<(RunId, Option<RunId>)>, Result<(), Error>) {
+    async fn resume_children(
+        &self,
+        tree: &Tree,
+        root: &RunId,
+        chosen: &[Event],
+        actor: &str,
+    ) -> (Vec<(RunId, Option<RunId>)>, Result<(), Error>) {
         let mut children: Vec<(RunId, Option<RunId>)> = Vec::new();
         let resumed = async {
             for child in self.store().subtree(root).await?.into_iter().skip(1).filter(|child| child.summary.state == State::Suspended) {
                 self.wait_until_left(tree, &[&child]).await;
-                let events = vec![Event::RunResumed { cause: Cause::User, actor: actor.to_owned() }];
+                let mut events = chosen.to_vec();
+                events.push(Event::RunResumed { cause: Cause::User, actor: actor.to_owned() });
                 if self.resume_run(tree, &child.summary.id, State::Suspended, events).await? {
                     // The root must not find it still suspended: it would stop again for its sake.
                     tree.note_resumed(&child.summary.id);
@@ -268,10 +277,49 @@ impl Runtime {
         (children, result)
     }
 
+    /// Returns the facts that say which models were chosen.
+    fn chosen_models(&self, tree: &Tree, models: &BTreeMap<String, String>, actor: &str) -> Result<Vec<Event>, Error> {
+        let chosen = models.iter().map(|(agent, name)| {
+            let model = self.chosen_model(tree, agent, name).map_err(|why| Error::NoSuchModel(format!("{agent}={name}: {why}")))?;
+            let (cause, actor) = (ModelCause::User, actor.to_owned());
+            Ok(Event::ModelChanged(Box::new(ModelChanged { agent: agent.clone(), model, cause, actor, reason: String::new() })))
+        });
+        chosen.collect()
+    }
+
+    /// Returns the model of that name with the parameters of the one that the agent's workflow names.
+    fn chosen_model(&self, tree: &Tree, agent: &str, name: &str) -> Result<Arc<ModelSpec>, String> {
+        let Some(base) = tree.plan.model_of(agent) else {
+            return Err(format!("the workflow has no agent {agent:?}; its agents: {}", tree.plan.agent_names().join(", ")));
+        };
+        let Some((provider, model)) = name.split_once('/').filter(|(provider, model)| !provider.is_empty() && !model.is_empty()) else {
+            return Err("a model is written provider/model, such as openai/gpt-5-mini".to_owned());
+        };
+        let known = self.provider(provider).filter(|_| provider != "scripted");
+        let known =
+            known.ok_or_else(|| format!("this daemon has no provider {provider:?}; it has {}", self.provider_names().join(", ")))?;
+        known.ready().map_err(|error| error.message)?;
+        let price = self.price(provider, model);
+        if price.is_none() && base.price.is_some() {
+            return Err("its price is not known, so a budget cannot be kept; add it to `prices` in the daemon's config".to_owned());
+        }
+        let (price, price_version) = price.map_or((None, "unknown".to_owned()), |(price, version)| (Some(price), version));
+        Ok(Arc::new(ModelSpec {
+            alias: name.to_owned(),
+            provider: provider.to_owned(),
+            model: model.to_owned(),
+            price,
+            price_version,
+            scripted: None,
+            fallback: Vec::new(),
+            ..base.clone()
+        }))
+    }
+
     /// Takes up a tree that this daemon could not drive before.
-    async fn try_again(&self, tree: &Arc<Tree>, run: &RunId, limits: &LimitsPatch) -> Result<Row, Error> {
-        if !limits.is_empty() {
-            let words = "it was set aside in the middle of a turn; resume it without new limits first, and set them once it is suspended";
+    async fn try_again(&self, tree: &Arc<Tree>, run: &RunId, change: &Change) -> Result<Row, Error> {
+        if !change.limits.is_empty() || !change.models.is_empty() {
+            let words = "it was set aside in the middle of a turn; resume it without new limits and models first, and set them once it is suspended";
             return Err(Error::SetAside(words.to_owned()));
         }
         let rows: Vec<Row> = self.store().subtree(run).await?.into_iter().filter(|row| row.summary.state != State::Ended).collect();
@@ -295,9 +343,16 @@ impl Runtime {
     }
 
     /// Asks the kernel what the run would do under the new limits, before anything is written.
-    async fn check_goes_on(&self, run: &Run, limits: Option<&Limits>) -> Result<(), Error> {
-        let mut resumed = run.clone();
-        let mut path = self.store().path(run.id()).await?;
+    async fn check_goes_on(&self, run: Run, limits: Option<&Limits>, chosen: &[Event]) -> Result<(), Error> {
+        let mut resumed = run;
+        let mut path = self.store().path(resumed.id()).await?;
+        for event in chosen {
+            if let Event::ModelChanged(changed) = event
+                && changed.agent == resumed.created.agent.name
+            {
+                resumed.model = changed.model.clone();
+            }
+        }
         if let (Some(limits), Some(own)) = (limits, path.first_mut()) {
             resumed.summary.limits = *limits;
             own.limits = *limits;
@@ -315,12 +370,13 @@ impl Runtime {
             cancelled: false,
             draining: false,
             children_suspended: None,
+            model_down: None,
             output: None,
         };
         match next(&resumed, &around) {
             Next::End(ending) => match ending.outcome {
                 Outcome::MaxTurns | Outcome::Budget | Outcome::MaxTokens | Outcome::Timeout => {
-                    Err(Error::LimitStillExceeded { run: run.id().clone(), why: ending.message })
+                    Err(Error::LimitStillExceeded { run: resumed.id().clone(), why: ending.message })
                 }
                 Outcome::Completed
                 | Outcome::Failed
@@ -330,7 +386,14 @@ impl Runtime {
                 | Outcome::ProviderError
                 | Outcome::Drained => Ok(()),
             },
-            Next::Start | Next::Ask(_) | Next::Answer(_) | Next::Call(_) | Next::Spawn(_) | Next::Tell(_) | Next::Park(_) => Ok(()),
+            Next::Start
+            | Next::Ask(_)
+            | Next::Answer(_)
+            | Next::Call(_)
+            | Next::Spawn(_)
+            | Next::Tell(_)
+            | Next::Switch(_)
+            | Next::Park(_) => Ok(()),
         }
     }
 }

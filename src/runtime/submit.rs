@@ -285,6 +285,7 @@ impl Runtime {
             received_us: 0,
             labels: submission.labels.clone(),
             submitter: submission.submitter.clone(),
+            models: std::collections::BTreeMap::new(),
         }
     }
 }

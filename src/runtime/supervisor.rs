@@ -14,6 +14,7 @@ use tokio::time::{Duration, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::circuit::Circuits;
 use super::clock::Clock;
 use super::driver::{Driver, Left};
 use super::feed::Feed;
@@ -44,6 +45,7 @@ struct Inner {
     telemetry: Telemetry,
     clock: Clock,
     turns: Arc<Semaphore>,
+    circuits: Circuits,
     drivers: TaskTracker,
     draining: CancellationToken,
     plans: Plans,
@@ -84,6 +86,7 @@ impl Runtime {
             telemetry,
             clock: Clock::start(),
             turns,
+            circuits: Circuits::default(),
             drivers: TaskTracker::new(),
             draining: CancellationToken::new(),
             plans: Plans::default(),
@@ -215,6 +218,10 @@ impl Runtime {
 
     pub(super) fn turns(&self) -> Arc<Semaphore> {
         self.inner.turns.clone()
+    }
+
+    pub(super) fn circuits(&self) -> &Circuits {
+        &self.inner.circuits
     }
 
     pub(super) fn provider(&self, name: &str) -> Option<Arc<dyn Provider>> {

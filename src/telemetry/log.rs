@@ -42,6 +42,7 @@ impl Memory {
             | Event::ChildEnded(_)
             | Event::MessageReceived { .. }
             | Event::LimitsChanged { .. }
+            | Event::ModelChanged(_)
             | Event::RunSuspended { .. }
             | Event::RunResumed { .. }
             | Event::CancelRequested { .. }
@@ -103,6 +104,10 @@ impl EventLog {
                 let reason = &ended.reason;
                 tracing::info!(run_id, root_id, trace_id, seq, outcome, reason, turns, cost_usd_nanos, "{kind}");
                 runs.remove(&recorded.run);
+            }
+            Event::ModelChanged(changed) => {
+                let (agent, model, cause) = (&changed.agent, changed.model.full_name(), changed.cause.name());
+                tracing::warn!(run_id, root_id, trace_id, seq, agent, model, cause, message = changed.reason, "{kind}");
             }
             Event::RunCreated(_)
             | Event::RunStarted {}

@@ -122,6 +122,7 @@ impl Metrics {
             | Event::ChildEnded(_)
             | Event::MessageReceived { .. }
             | Event::LimitsChanged { .. }
+            | Event::ModelChanged(_)
             | Event::CancelRequested { .. } => {}
         }
     }

@@ -148,6 +148,7 @@ impl TreeSpans {
                 Vec::new()
             }
             Event::CallEnded(call) => run.end_call(call, now_us, &totals),
+            Event::ModelChanged(changed) => run.change_model(changed, now_us, &totals),
             Event::RunSuspended { outcome, .. } => self.stop(id, now_us, *outcome),
             Event::RunEnded(ended) => self.stop(id, now_us, ended.outcome),
             Event::CancelRequested { reason, .. } => {

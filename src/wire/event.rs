@@ -110,6 +110,7 @@ impl EventContext {
             | Event::ChildEnded(_)
             | Event::MessageReceived { .. }
             | Event::LimitsChanged { .. }
+            | Event::ModelChanged(_)
             | Event::RunSuspended { .. }
             | Event::RunResumed { .. }
             | Event::CancelRequested { .. }
@@ -154,6 +155,13 @@ fn payload(recorded: &Recorded, context: &RunContext) -> Payload {
         Event::LimitsChanged { limits: all, actor, reason } => {
             Payload::LimitsChanged(v1::LimitsChanged { limits: Some(limits(all)), actor: actor.clone(), reason: reason.clone() })
         }
+        Event::ModelChanged(changed) => Payload::ModelChanged(v1::ModelChanged {
+            agent: changed.agent.clone(),
+            model: changed.model.full_name(),
+            cause: changed.cause.name().to_owned(),
+            actor: changed.actor.clone(),
+            reason: changed.reason.clone(),
+        }),
         Event::RunSuspended { outcome: why, reason, message, text } => Payload::RunSuspended(v1::RunSuspended {
             outcome: outcome(*why).into(),
             failure: failure(reason, message),

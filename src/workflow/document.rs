@@ -58,6 +58,9 @@ pub struct Model {
     /// Output tokens of one turn at most. Default 4096.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_output: Option<i64>,
+    /// What is asked instead once this model fails, in this order: aliases of `models`, or provider/model.
+    #[schemars(length(max = 8))]
+    pub fallback: Option<Vec<String>>,
     /// What it costs, if the price book does not know it or is wrong.
     pub price: Option<Price>,
     /// Whether it may be used under a budget although nobody knows its price.

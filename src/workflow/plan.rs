@@ -46,6 +46,8 @@ pub(super) struct PlannedModel {
     pub latency: Option<String>,
     /// Latencies of single replies, by their place in the script.
     pub reply_latencies: BTreeMap<usize, String>,
+    /// What is asked instead, in this order. Those have no list of their own.
+    pub fallback: Vec<PlannedModel>,
 }
 
 impl Plan {
@@ -80,9 +82,20 @@ impl Plan {
         &self.sources
     }
 
+    /// Returns the names of the agents.
+    pub fn agent_names(&self) -> Vec<&str> {
+        self.agents.keys().map(String::as_str).collect()
+    }
+
+    /// Returns the model that an agent asks, fallbacks and scripts left out.
+    pub fn model_of(&self, agent: &str) -> Option<&ModelSpec> {
+        self.agents.get(agent).map(|agent| &agent.model.spec)
+    }
+
     /// Returns the names of the providers that its agents ask.
     pub fn providers_used(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.agents.values().map(|agent| agent.model.spec.provider.clone()).collect();
+        let models = self.agents.values().flat_map(|agent| std::iter::once(&agent.model).chain(&agent.model.fallback));
+        let mut names: Vec<String> = models.map(|model| model.spec.provider.clone()).collect();
         names.sort();
         names.dedup();
         names
@@ -144,6 +157,7 @@ impl Plan {
 impl PlannedModel {
     fn build(&self, inputs: &Value) -> Result<ModelSpec, String> {
         let mut spec = self.spec.clone();
+        spec.fallback = self.fallback.iter().map(|model| model.build(inputs).map(Arc::new)).collect::<Result<_, _>>()?;
         let Some(script) = spec.scripted.take() else { return Ok(spec) };
         let mut script = (*script).clone();
         if let Some(latency) = &self.latency {

@@ -60,10 +60,8 @@ fn with_maximum(object: &mut Map<String, Value>) {
 }
 
 /// Words of the language that are to come; they are named as such, not as unknown.
-const TO_COME: [&str; 15] = [
-    "steps", "imports", "output", "policy", "handoffs", "approval", "mcp", "http", "shell", "context", "fallback", "retry", "when",
-    "workflow", "env",
-];
+const TO_COME: [&str; 14] =
+    ["steps", "imports", "output", "policy", "handoffs", "approval", "mcp", "http", "shell", "context", "retry", "when", "workflow", "env"];
 
 /// Returns the editor schema.
 pub fn schema() -> Value {

@@ -72,6 +72,7 @@ fn model(name: &str) -> ModelSpec {
         price: None,
         price_version: "test".to_owned(),
         scripted: None,
+        fallback: Vec::new(),
     }
 }
 

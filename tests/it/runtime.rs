@@ -4,6 +4,7 @@ mod cancels;
 mod commands;
 mod crash;
 mod faulty;
+mod models;
 mod watchers;
 
 use std::collections::BTreeMap;
@@ -45,16 +46,24 @@ impl Bench {
 
     /// A runtime whose workspace is left as it is.
     pub async fn on_bare(store: Arc<dyn Store>, dir: Arc<tempfile::TempDir>) -> Self {
-        let config = runtime::Config {
+        let config = Self::config(&dir);
+        Self::with(config, store, dir, Providers::scripted_only(), Book::default()).await
+    }
+
+    async fn with(config: runtime::Config, store: Arc<dyn Store>, dir: Arc<tempfile::TempDir>, providers: Providers, book: Book) -> Self {
+        let parts = Parts { config, store, providers, book, telemetry: Telemetry::default() };
+        Self { runtime: Runtime::start(parts).await.unwrap(), dir }
+    }
+
+    fn config(dir: &tempfile::TempDir) -> runtime::Config {
+        runtime::Config {
             data_dir: dir.path().join("data"),
             ceilings: Config::CEILINGS,
             turns_in_flight_max: 64,
             trees_max: 100,
             drain_timeout_ms: 5_000,
             takes_up: true,
-        };
-        let parts = Parts { config, store, providers: Providers::scripted_only(), book: Book::default(), telemetry: Telemetry::default() };
-        Self { runtime: Runtime::start(parts).await.unwrap(), dir }
+        }
     }
 
     pub fn submission(&self, yaml: &str) -> Submission {

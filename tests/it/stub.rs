@@ -265,6 +265,7 @@ fn decode(body: &Value) -> Request {
             price: None,
             price_version: String::new(),
             scripted: None,
+            fallback: Vec::new(),
         }),
         instructions: instructions.into(),
         messages: messages.into_iter().map(Arc::new).collect(),

@@ -6,7 +6,7 @@ use crate::cli::Interrupts;
 use crate::cli::arguments::{CancelArgs, Format, Progress, ResumeArgs};
 use crate::cli::error::Error;
 use crate::cli::view::{Paint, line, table, text};
-use crate::cli::{exit, output};
+use crate::cli::{bundle, exit, output};
 use crate::wire::v1::{CancelRunRequest, CancelRunResponse, ResumeRunRequest, RunState};
 
 pub(super) async fn cancel(session: &mut Session, args: &CancelArgs) -> Result<u8, Error> {
@@ -55,7 +55,13 @@ fn had_ended(answer: &CancelRunResponse) -> bool {
 }
 
 pub(super) async fn resume(session: &mut Session, args: &ResumeArgs, interrupts: &mut Interrupts) -> Result<u8, Error> {
-    let request = ResumeRunRequest { run_id: args.name.run.clone(), limits: args.limits.to_wire(), reason: args.reason.clone() };
+    bundle::once("--set-model", &args.set_model)?;
+    let request = ResumeRunRequest {
+        run_id: args.name.run.clone(),
+        limits: args.limits.to_wire(),
+        reason: args.reason.clone(),
+        models: args.set_model.iter().cloned().collect(),
+    };
     let client = &mut session.client;
     let answer = tokio::select! {
         answer = client.runs.resume_run(request) => answer,

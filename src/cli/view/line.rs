@@ -7,8 +7,8 @@ use super::frame::hint;
 use super::text::{clean, count, elapsed, enum_name, fit, micros, one_line, pad, plural, time_of_day, usd, without_name};
 use crate::wire::v1::event::Payload;
 use crate::wire::v1::{
-    CallEnded, ChildEnded, Event, Failure, Limits, Message, Outcome, Run, RunCreated, RunEnded, RunResumed, RunSuspended, TurnAborted,
-    TurnEnded, TurnStarted,
+    CallEnded, ChildEnded, Event, Failure, Limits, Message, ModelChanged, Outcome, Run, RunCreated, RunEnded, RunResumed, RunSuspended,
+    TurnAborted, TurnEnded, TurnStarted,
 };
 
 const WORDS_CELLS: usize = 100;
@@ -70,6 +70,7 @@ impl Narrator {
                 let limits = limits(&changed.limits.unwrap_or_default());
                 format!("limits changed by {}: {limits}{}", one_line(&changed.actor), because(&changed.reason))
             }
+            Payload::ModelChanged(changed) => model_changed(changed, self.paint),
             Payload::RunSuspended(stop) => self.paint.yellow(&run_suspended(stop)),
             Payload::RunResumed(resumed) => run_resumed(resumed),
             Payload::CancelRequested(cancel) => {
@@ -196,6 +197,12 @@ fn run_suspended(stop: &RunSuspended) -> String {
 fn run_resumed(resumed: &RunResumed) -> String {
     let actor = if resumed.actor.is_empty() { String::new() } else { format!(" by {}", one_line(&resumed.actor)) };
     format!("resumed{actor} ({})", one_line(&resumed.cause))
+}
+
+fn model_changed(changed: &ModelChanged, paint: Paint) -> String {
+    let actor = if changed.actor.is_empty() { String::new() } else { format!(" by {}", one_line(&changed.actor)) };
+    let text = format!("{} asks {} from here on{actor}{}", one_line(&changed.agent), one_line(&changed.model), because(&changed.reason));
+    if changed.cause == "fallback" { paint.yellow(&text) } else { text }
 }
 
 fn run_ended(stop: &RunEnded, paint: Paint) -> String {

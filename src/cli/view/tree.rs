@@ -289,7 +289,11 @@ impl Tree {
                 node.stop(RunState::Ended, stop.outcome(), stop.failure.as_ref(), now_us);
             }
             Payload::ToolProgress(progress) => node.progress(progress),
-            Payload::ChildStarted(_) | Payload::ChildEnded(_) | Payload::MessageReceived(_) | Payload::TextDelta(_) => {}
+            Payload::ChildStarted(_)
+            | Payload::ChildEnded(_)
+            | Payload::MessageReceived(_)
+            | Payload::ModelChanged(_)
+            | Payload::TextDelta(_) => {}
         }
     }
 

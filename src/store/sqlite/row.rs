@@ -157,7 +157,6 @@ pub fn is_cold_changed(old: &Row, new: &Row) -> bool {
         workflow: _,
         workflow_digest: _,
         agent: _,
-        model: _,
         title: _,
         inputs: _,
         labels: _,
@@ -175,6 +174,7 @@ pub fn is_cold_changed(old: &Row, new: &Row) -> bool {
         message,
         text,
         output,
+        model,
         truncated,
         limits,
         cancel_reason,
@@ -183,6 +183,7 @@ pub fn is_cold_changed(old: &Row, new: &Row) -> bool {
     } = &old.summary;
     let now = &new.summary;
     old.cancel != new.cancel
+        || model != &now.model
         || (state, outcome, reason, message) != (&now.state, &now.outcome, &now.reason, &now.message)
         || (text, output, truncated, limits) != (&now.text, &now.output, &now.truncated, &now.limits)
         || (cancel_reason, started_us, ended_us) != (&now.cancel_reason, &now.started_us, &now.ended_us)

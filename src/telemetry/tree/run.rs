@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::call::OpenCall;
 use crate::kernel::event::RunCreated;
 use crate::kernel::ledger::Totals;
-use crate::kernel::{CallId, Outcome, Reservation, RunId};
+use crate::kernel::{CallId, ModelSpec, Outcome, Reservation, RunId};
 use crate::telemetry::attributes::{close, set_outcome, set_wren_usage};
 use crate::telemetry::ids;
 use crate::telemetry::names as n;
@@ -16,6 +16,8 @@ use crate::telemetry::span::{Attribute, Kind, Span, SpanEvent};
 pub(super) struct RunSpans {
     pub(super) id: RunId,
     pub(super) created: Arc<RunCreated>,
+    /// The model that is asked.
+    pub(super) model: Arc<ModelSpec>,
     /// The present segment, from 1; 0 before the first.
     pub(super) segment: u32,
     /// The trace of the present segment.
@@ -69,6 +71,7 @@ impl RunSpans {
     pub(super) fn new(id: RunId, created: Arc<RunCreated>) -> Self {
         Self {
             id,
+            model: created.agent.model.clone(),
             created,
             segment: 0,
             trace_id: String::new(),
@@ -127,7 +130,7 @@ impl RunSpans {
         if !agent.description.is_empty() {
             span.set_text(n::AGENT_DESCRIPTION, agent.description.as_str());
         }
-        span.set_text(n::REQUEST_MODEL, agent.model.model.as_str());
+        span.set_text(n::REQUEST_MODEL, self.model.model.as_str());
         span.set_int(n::WREN_RUN_DEPTH, created.depth);
         if let Some(parent) = &created.parent {
             span.set_text(n::WREN_RUN_PARENT_ID, parent.run.as_str());

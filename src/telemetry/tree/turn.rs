@@ -4,7 +4,7 @@
 //! made again are events on it.
 
 use super::run::{Part, RunSpans};
-use crate::kernel::event::{Abort, TurnAborted, TurnEnded, TurnStarted};
+use crate::kernel::event::{Abort, ModelChanged, TurnAborted, TurnEnded, TurnStarted};
 use crate::kernel::ledger::Totals;
 use crate::kernel::{Reservation, Stop};
 use crate::telemetry::attributes::{close, set_chat_cost, set_usage, set_wren_usage};
@@ -37,7 +37,7 @@ impl RunSpans {
             return;
         }
         let created = self.created.clone();
-        let model = &created.agent.model;
+        let model = self.model.clone();
         let part = Part::Chat { turn: turn.turn, attempt: turn.attempt };
         let mut chat = self.span(part, self.turn.as_ref(), format!("chat {}", model.model), now_us);
         chat.set_text(n::OPERATION_NAME, "chat");
@@ -54,6 +54,25 @@ impl RunSpans {
         }
         chat.events.append(&mut self.retries);
         self.chat = Some(chat);
+    }
+
+    /// Another model is asked from here on: the request to the one before is over, and a viewer sees why.
+    pub(super) fn change_model(&mut self, changed: &ModelChanged, now_us: i64, tree: &Totals) -> Vec<Span> {
+        if changed.agent != self.created.agent.name {
+            return Vec::new();
+        }
+        let attributes = vec![
+            (n::WREN_MODEL_BEFORE, Attribute::Text(self.model.full_name())),
+            (n::WREN_MODEL_AFTER, Attribute::Text(changed.model.full_name())),
+            (n::WREN_MODEL_CAUSE, Attribute::Text(changed.cause.name().to_owned())),
+        ];
+        self.model = changed.model.clone();
+        let spans = self.close_chat(now_us, tree);
+        // A run that somebody gave another model is suspended, and has no span open: its next ones name that model.
+        if let Some(span) = self.turn.as_mut().or(self.agent.as_mut()) {
+            span.events.push(SpanEvent { name: n::EVENT_MODEL_CHANGED, time_us: now_us, attributes });
+        }
+        spans.into_iter().collect()
     }
 
     pub(super) fn end_turn(&mut self, turn: &TurnEnded, now_us: i64, tree: &Totals) -> Vec<Span> {

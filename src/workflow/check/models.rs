@@ -31,7 +31,59 @@ impl Context<'_> {
                 models.insert(agent.model.clone(), self.model(&pointer, &agent.model, &model, inputs, faults));
             }
         }
+        let lists: Vec<(&String, Vec<PlannedModel>)> = self
+            .document
+            .models
+            .iter()
+            .flatten()
+            .filter_map(|(alias, model)| Some((alias, self.fallback(alias, model.fallback.as_ref()?, &models, faults))))
+            .collect();
+        for (alias, list) in lists {
+            if let Some(Some(model)) = models.get_mut(alias) {
+                model.fallback = list;
+            }
+        }
         models
+    }
+
+    /// Resolves what is asked instead of a model. An alias keeps its own parameters; a bare name has those of the model.
+    fn fallback(
+        &self,
+        alias: &str,
+        names: &[String],
+        models: &BTreeMap<String, Option<PlannedModel>>,
+        faults: &mut Faults<'_>,
+    ) -> Vec<PlannedModel> {
+        let pointer = join(&join("/models", alias), "fallback");
+        let own = models.get(alias).and_then(Option::as_ref);
+        // A script stands for whatever would fail and whatever would be asked instead.
+        let Some(own) = own.filter(|_| !self.overrides.mock) else { return Vec::new() };
+        let mut list: Vec<PlannedModel> = Vec::new();
+        for (index, name) in names.iter().enumerate() {
+            let pointer = join(&pointer, &index.to_string());
+            let found = match models.get(name) {
+                Some(found) => found.clone().map(|found| PlannedModel { fallback: Vec::new(), ..found }),
+                None if name.contains('/') => {
+                    let spec = ModelSpec { alias: name.clone(), scripted: None, fallback: Vec::new(), ..own.spec.clone() };
+                    let unknown = own.spec.price.is_none().then_some(document::PriceUnknown::Allow);
+                    self.asked(&pointer, spec, name, None, unknown, faults)
+                }
+                None => {
+                    let known: Vec<&str> = models.keys().map(String::as_str).filter(|known| *known != alias).collect();
+                    let fault = faults.error("W021", &pointer, format!("there is no model `{name}`"));
+                    fault.suggestion = nearest(name, known.iter().copied()).unwrap_or("").to_owned();
+                    fault.help = format!("use an alias from `models:` or provider/model; aliases: {}", known.join(", "));
+                    None
+                }
+            };
+            let Some(found) = found else { continue };
+            if std::iter::once(own).chain(&list).any(|before| is_same(&before.spec, &found.spec)) {
+                faults.error("W024", &pointer, format!("`{name}` was tried already when its turn comes"));
+                continue;
+            }
+            list.push(found);
+        }
+        list
     }
 
     fn model(
@@ -53,11 +105,12 @@ impl Context<'_> {
             price: Some(FREE),
             price_version: "workflow".to_owned(),
             scripted: None,
+            fallback: Vec::new(),
         };
         if self.overrides.mock {
             let mock = Scripted { mock: true, ..Scripted::default() };
             let spec = ModelSpec { scripted: Some(Arc::new(mock)), ..spec };
-            return Some(PlannedModel { spec, latency: None, reply_latencies: BTreeMap::new() });
+            return Some(PlannedModel { spec, latency: None, reply_latencies: BTreeMap::new(), fallback: Vec::new() });
         }
         let replaced = self.overrides.models.get(alias);
         match (&model.uses, &model.scripted, replaced) {
@@ -106,7 +159,7 @@ impl Context<'_> {
         }
         let (price, price_version) = known.map_or((None, "unknown".to_owned()), |(price, version)| (Some(price), version));
         let spec = ModelSpec { provider: provider.to_owned(), model: model.to_owned(), price, price_version, ..spec };
-        Some(PlannedModel { spec, latency: None, reply_latencies: BTreeMap::new() })
+        Some(PlannedModel { spec, latency: None, reply_latencies: BTreeMap::new(), fallback: Vec::new() })
     }
 
     fn price(&self, pointer: &str, price: &document::Price, faults: &mut Faults<'_>) -> Option<Price> {
@@ -161,7 +214,7 @@ impl Context<'_> {
             replies.push(self.reply(&pointer, reply, faults));
         }
         spec.scripted = Some(Arc::new(Scripted { latency_ms: 0, mock: false, replies }));
-        PlannedModel { spec, latency, reply_latencies }
+        PlannedModel { spec, latency, reply_latencies, fallback: Vec::new() }
     }
 
     fn latency(&self, pointer: &str, text: &str, inputs: &BTreeSet<String>, faults: &mut Faults<'_>) {
@@ -203,6 +256,11 @@ impl Context<'_> {
             latency_ms: None,
         }
     }
+}
+
+/// Returns whether asking one is asking the other. Scripts are told apart by their alias.
+fn is_same(one: &ModelSpec, other: &ModelSpec) -> bool {
+    (&one.provider, &one.model) == (&other.provider, &other.model)
 }
 
 /// Costs nothing.

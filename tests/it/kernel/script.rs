@@ -2,9 +2,10 @@
 //! writes what happened into the files, for a person to read through.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use wren::kernel::event::{Abort, CallFailure};
-use wren::kernel::{CallId, Effect, LimitsPatch, Message, OnFailure, RunId, SpawnSpec, Stop, ToolSpec, Usage};
+use wren::kernel::{CallId, Effect, LimitsPatch, Message, ModelSpec, OnFailure, RunId, SpawnSpec, Stop, ToolSpec, Usage};
 
 use super::world::{World, id, reply, spawn_spec, tool};
 
@@ -95,7 +96,8 @@ fn stop_of(name: &str) -> Stop {
 }
 
 fn abort_of(name: &str) -> Abort {
-    let all = [Abort::Auth, Abort::RateLimited, Abort::CutStream, Abort::ContextLength, Abort::Timeout, Abort::InvalidRequest];
+    let all =
+        [Abort::Auth, Abort::RateLimited, Abort::CutStream, Abort::ContextLength, Abort::Timeout, Abort::InvalidRequest, Abort::Overloaded];
     all.into_iter().find(|abort| abort.name() == name).unwrap_or_else(|| panic!("no failure {name}"))
 }
 
@@ -121,6 +123,12 @@ fn obey(world: &mut World, text: &str) -> String {
             tools.retain(|known| known.name != line.word(1));
             tools.push(line.tool());
             world.agent.tools = tools.into();
+        }
+        "fallback" => {
+            let mut model = (*world.agent.model).clone();
+            let other = ModelSpec { model: line.word(1).to_owned(), fallback: Vec::new(), ..model.clone() };
+            model.fallback.push(Arc::new(other));
+            world.agent.model = Arc::new(model);
         }
         "limits" => world.limits = line.limits().over(world.limits),
         "schema" => world.agent.output_schema = Some(serde_json::json!({"type": "object"})),

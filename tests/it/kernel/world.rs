@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wren::kernel::event::{
-    Abort, CallEnded, CallFailure, CallStarted, Cause, ChildEnded, Event, ParentCall, Purpose, RunCreated, TurnAborted, TurnEnded,
-    TurnStarted,
+    Abort, CallEnded, CallFailure, CallStarted, Cause, ChildEnded, Event, ModelCause, ModelChanged, ParentCall, Purpose, RunCreated,
+    TurnAborted, TurnEnded, TurnStarted,
 };
 use wren::kernel::ledger::{self, Account, Refused};
 use wren::kernel::next::{Around, Next, next};
@@ -80,6 +80,7 @@ pub fn agent(tools: Vec<ToolSpec>) -> AgentSpec {
         price: Some(price()),
         price_version: "workflow".to_owned(),
         scripted: None,
+        fallback: Vec::new(),
     };
     AgentSpec {
         name: "lead".to_owned(),
@@ -152,6 +153,7 @@ impl World {
             sampled: true,
             labels: BTreeMap::new(),
             submitter: "ada".to_owned(),
+            models: BTreeMap::new(),
         };
         self.create(&id("root"), created, None);
     }
@@ -297,6 +299,7 @@ impl World {
             cancelled: node.cancel.is_some(),
             draining: self.draining,
             children_suspended: self.children_suspended(run),
+            model_down: None,
             output,
         }
     }
@@ -340,11 +343,17 @@ impl World {
                     turn: ask.turn,
                     attempt: ask.attempt,
                     purpose: Purpose::Task,
-                    model: "scripted/m".to_owned(),
+                    model: self.nodes[run].run.model.full_name(),
                     max_output: ask.max_output,
                     reservation: ask.reservation,
                 };
                 self.append(run, vec![Event::TurnStarted(started)]).expect("what is decided on fresh accounts fits");
+            }
+            Next::Switch(reason) => {
+                let node = &self.nodes[run].run;
+                let (agent, model) = (node.created.agent.name.clone(), node.fallback[0].clone());
+                let changed = ModelChanged { agent, model, cause: ModelCause::Fallback, actor: String::new(), reason };
+                self.append(run, vec![Event::ModelChanged(Box::new(changed))]).unwrap();
             }
             Next::Park(_) => {
                 self.nodes.get_mut(run).unwrap().parked = true;

@@ -29,6 +29,7 @@ pub fn created(run: &str, limits: Limits) -> RunCreated {
         price: None,
         price_version: "workflow".to_owned(),
         scripted: None,
+        fallback: Vec::new(),
     };
     let agent = AgentSpec {
         name: "lead".to_owned(),
@@ -55,6 +56,7 @@ pub fn created(run: &str, limits: Limits) -> RunCreated {
         sampled: true,
         labels: BTreeMap::new(),
         submitter: "uid:1000".to_owned(),
+        models: BTreeMap::new(),
     }
 }
 
