@@ -11,16 +11,23 @@ use secrecy::SecretString;
 use serde::Deserialize;
 
 use super::exchange::{Client, Family};
+use super::gemini::Gemini;
 use super::http::{self, Auth, Timeouts};
+use super::ollama::Ollama;
 use super::openai::Chat;
+use super::responses::Responses;
 use super::scripted::ScriptedProvider;
-use super::{Provider, anthropic};
+use super::{Provider, anthropic, gemini};
 
 /// The name of the provider that plays scripts.
 const SCRIPTED: &str = "scripted";
 /// The providers that are there without configuration: name, what it speaks, and where it is unless told otherwise.
-const KNOWN: [(&str, Kind, &str); 2] =
-    [("openai", Kind::Openai, "https://api.openai.com/v1"), ("anthropic", Kind::Anthropic, "https://api.anthropic.com")];
+const KNOWN: [(&str, Kind, &str); 4] = [
+    ("openai", Kind::Openai, "https://api.openai.com/v1"),
+    ("anthropic", Kind::Anthropic, "https://api.anthropic.com"),
+    ("gemini", Kind::Gemini, "https://generativelanguage.googleapis.com/v1beta"),
+    ("ollama", Kind::Ollama, "http://127.0.0.1:11434"),
+];
 /// The largest key file, in bytes: a larger file is the wrong one.
 const KEY_BYTES_MAX: u64 = 16 * 1024;
 
@@ -59,23 +66,30 @@ pub struct EndpointConfig {
 pub enum Kind {
     /// Chat Completions.
     Openai,
+    /// OpenAI's Responses.
+    Responses,
     /// Anthropic's Messages.
     Anthropic,
+    /// Google's generateContent.
+    Gemini,
+    /// Ollama's own chat.
+    Ollama,
 }
 
 impl Kind {
     /// Returns the header in which a key goes out.
     fn auth(self) -> Auth {
         match self {
-            Self::Openai => Auth::Bearer,
+            Self::Openai | Self::Responses | Self::Ollama => Auth::Bearer,
             Self::Anthropic => Auth::Header(anthropic::KEY_HEADER),
+            Self::Gemini => Auth::Header(gemini::KEY_HEADER),
         }
     }
 
     /// Returns the headers that every request carries, beside the usual ones.
     fn headers(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::Openai => &[],
+            Self::Openai | Self::Responses | Self::Gemini | Self::Ollama => &[],
             Self::Anthropic => anthropic::HEADERS,
         }
     }
@@ -83,7 +97,10 @@ impl Kind {
     fn client(self, config: http::Config) -> Result<Arc<dyn Provider>, String> {
         match self {
             Self::Openai => client(config, Chat::of),
+            Self::Responses => client(config, |_| Responses),
             Self::Anthropic => client(anthropic::without_version(config), |_| anthropic::Messages),
+            Self::Gemini => client(config, |_| Gemini),
+            Self::Ollama => client(config, |_| Ollama),
         }
     }
 }

@@ -11,6 +11,7 @@ use super::blocks::{Blocks, Shown};
 use super::usage;
 use crate::kernel::Stop;
 use crate::provider::answer::{Framing, Reader, Said, too_many_calls};
+use crate::provider::fields::text;
 
 /// Reads the answers of the family.
 #[derive(Debug, Default)]
@@ -135,10 +136,6 @@ fn show(shown: Shown<'_>, said: &mut Said) {
 
 fn index_of(event: &Value) -> u64 {
     event.get("index").and_then(Value::as_u64).unwrap_or(0)
-}
-
-fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
-    value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
 }
 
 /// Maps the API's word for its stop. A turn with calls wants them run, whatever harmless word stands beside.

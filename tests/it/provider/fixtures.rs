@@ -9,7 +9,10 @@ use wren::kernel::message::Part;
 use wren::kernel::{Args, Reply, Stop};
 use wren::provider::answer::{Decoder, Reader};
 use wren::provider::anthropic::MessagesReader;
+use wren::provider::gemini::GeminiReader;
+use wren::provider::ollama::OllamaReader;
 use wren::provider::openai::ChatReader;
+use wren::provider::responses::ResponsesReader;
 use wren::provider::{Delta, Error, ReplyBuilder, fail};
 
 use super::{Random, gather, recorded};
@@ -20,7 +23,13 @@ const CHAT: &str = "openai-chat";
 type Reading = fn(&[&[u8]]) -> Read;
 
 /// The families, each with who reads its answers.
-const FAMILIES: [(&str, Reading); 2] = [(CHAT, read::<ChatReader>), ("anthropic", read::<MessagesReader>)];
+const FAMILIES: [(&str, Reading); 5] = [
+    (CHAT, read::<ChatReader>),
+    ("openai-responses", read::<ResponsesReader>),
+    ("anthropic", read::<MessagesReader>),
+    ("gemini", read::<GeminiReader>),
+    ("ollama", read::<OllamaReader>),
+];
 
 struct Fixture {
     name: String,
