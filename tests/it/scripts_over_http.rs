@@ -1,5 +1,5 @@
-//! The shipped scripts with their figures, played in the daemon and over HTTP by a server that speaks Chat Completions:
-//! the same turns, tools and money either way. And what a cancel leaves at that server.
+//! The shipped scripts with their figures, played in the daemon and over HTTP by a server that speaks every wire family:
+//! the same turns, tools and money whichever way. And what a cancel leaves at that server.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ fn figures(daemon: &Daemon, run: &Value) -> Figures {
 }
 
 /// The script of a shipped workflow, and the workflow with a provider in its place.
-fn over_http(name: &str) -> (Scripted, String) {
+fn over_http(name: &str, provider: &str) -> (Scripted, String) {
     let text = std::fs::read_to_string(root().join(format!("workflows/{name}.yaml"))).unwrap();
     let source = Source { entry: "w.yaml".to_owned(), files: BTreeMap::from([("w.yaml".to_owned(), text.clone().into_bytes())]) };
     let operations = files_operations();
@@ -52,21 +52,33 @@ fn over_http(name: &str) -> (Scripted, String) {
     let mut document: Value = serde_yaml::from_str(&text).unwrap();
     let model = &mut document["models"]["script"];
     let (price, max_output) = (model["scripted"]["price"].clone(), model["max_output"].clone());
-    *model = json!({"use": format!("openai/{name}"), "price": price, "max_output": max_output});
+    *model = json!({"use": format!("{provider}/{name}"), "price": price, "max_output": max_output});
     (Scripted::clone(&script), document.to_string())
 }
 
-fn both(name: &str, code: i32, more: &[&str]) -> Figures {
-    let (script, yaml) = over_http(name);
+/// The providers that are there without configuration.
+const KNOWN: [&str; 4] = ["openai", "anthropic", "gemini", "ollama"];
+
+/// Plays a workflow in the daemon and through each of the providers, which must come to the same.
+fn all_ways(name: &str, providers: &[&str], code: i32, more: &[&str]) -> Figures {
+    let (script, _) = over_http(name, "openai");
     let stub = Stub::start(BTreeMap::from([(name.to_owned(), script)]));
-    let daemon = Daemon::start_with(&[("OPENAI_BASE_URL", &stub.url())]);
-    let played = daemon.json(code, &[&["run", "-f", &format!("workflows/{name}.yaml")], more].concat());
-    let file = daemon.workflow("w.yaml", &yaml);
-    let asked = daemon.json(code, &[&["run", "-f", &file], more].concat());
-    let (played, asked) = (figures(&daemon, &played), figures(&daemon, &asked));
-    assert_eq!(played, asked, "{name}: in the daemon and over HTTP");
-    assert_eq!(stub.requests().len(), usize::try_from(asked.turns).unwrap());
+    let variables = KNOWN.map(|provider| format!("{}_BASE_URL", provider.to_uppercase()));
+    let url = stub.url();
+    let daemon = Daemon::start_with(&variables.each_ref().map(|variable| (variable.as_str(), url.as_str())));
+    let played = figures(&daemon, &daemon.json(code, &[&["run", "-f", &format!("workflows/{name}.yaml")], more].concat()));
+    for provider in providers {
+        let before = stub.requests().len();
+        let file = daemon.workflow("w.yaml", &over_http(name, provider).1);
+        let asked = figures(&daemon, &daemon.json(code, &[&["run", "-f", &file], more].concat()));
+        assert_eq!(played, asked, "{name}: in the daemon and over {provider}");
+        assert_eq!(stub.requests().len() - before, usize::try_from(asked.turns).unwrap());
+    }
     played
+}
+
+fn both(name: &str, code: i32, more: &[&str]) -> Figures {
+    all_ways(name, &["openai"], code, more)
 }
 
 /// Prices of the scripts: 1 USD a million tokens in, 4 out, so a token costs 1,000 and 4,000 nano-USD.
@@ -76,7 +88,7 @@ fn cost_by_hand(figures: &Figures) -> i64 {
 
 #[test]
 fn plan_lists_reads_and_answers() {
-    let found = both("plan", 0, &[]);
+    let found = all_ways("plan", &KNOWN, 0, &[]);
     assert_eq!((found.turns, found.calls), (3, 2));
     assert!(found.input.is_sorted_by(|left, right| left < right), "{:?}", found.input);
     // Turn 1 reads the instructions (4 tokens), the two tools' definitions and the prompt with its frame (5 + 4); turn 2
@@ -87,7 +99,7 @@ fn plan_lists_reads_and_answers() {
 
 #[test]
 fn recover_reads_the_error_and_gets_it_right() {
-    let found = both("recover", 0, &[]);
+    let found = all_ways("recover", &KNOWN, 0, &[]);
     assert_eq!((found.turns, found.calls), (4, 3));
     assert_eq!(found.cost, cost_by_hand(&found));
 }
@@ -173,7 +185,7 @@ fn cancelling_one_child_leaves_its_sibling_alone() {
 #[test]
 fn a_provider_that_is_not_there_suspends_the_run_and_a_missing_key_refuses_it() {
     let daemon = Daemon::start_with(&[("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")]);
-    let (_, yaml) = over_http("plan");
+    let (_, yaml) = over_http("plan", "openai");
     let file = daemon.workflow("w.yaml", &yaml);
     let run = daemon.json(16, &["run", "-f", &file]);
     assert_eq!((run["state"].as_str(), run["outcome"].as_str()), (Some("RUN_STATE_SUSPENDED"), Some("OUTCOME_PROVIDER_ERROR")));

@@ -1,10 +1,10 @@
-//! A test server that speaks Chat Completions and plays the kernel's scripts over the network.
+//! A test server that speaks every wire family and plays the kernel's scripts over the network.
 //!
 //! It answers from the request alone: the model's name picks the script, the assistant messages count the turn, and the
 //! tokens are counted as the scripted provider counts them, so that a workflow costs the same through either. What a
 //! request cannot tell is agreed upon: the agent is the one whose needle its system message contains (see
-//! [`Stub::with_agents`]; without needles, scripts leave `agent:` out), and a request whose model and messages were seen
-//! before is its next attempt.
+//! [`Stub::with_agents`]; without needles, scripts leave `agent:` out), and a request that says what another said before is
+//! its next attempt.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -26,10 +26,57 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use wren::kernel::agent::Scripted;
-use wren::kernel::{Args, AssistantMessage, Call, CallId, Effect, Message, ModelSpec, Request, Stop, ToolResult, ToolSpec, Usage};
+use wren::kernel::{Request, Usage};
 use wren::provider::{Delta, scripted};
 
+use self::read::Asked;
+
+mod read;
+mod write;
+
+pub use write::sealed;
+
 type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// A wire family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    Chat,
+    Responses,
+    Messages,
+    Gemini,
+    Ollama,
+}
+
+impl Wire {
+    /// Returns the family whose path this is. One base URL serves all.
+    fn of(path: &str) -> Option<Self> {
+        match path.strip_prefix("/v1/")? {
+            "chat/completions" => Some(Self::Chat),
+            "responses" => Some(Self::Responses),
+            "messages" => Some(Self::Messages),
+            "api/chat" => Some(Self::Ollama),
+            path if path.starts_with("models/") && path.ends_with(":streamGenerateContent") => Some(Self::Gemini),
+            _ => None,
+        }
+    }
+
+    fn model(self, path: &str, body: &Value) -> String {
+        let in_path = || path.rsplit_once('/').unwrap().1.split(':').next().unwrap();
+        if self == Self::Gemini { in_path() } else { body["model"].as_str().unwrap_or_default() }.to_owned()
+    }
+
+    fn max_output(self, body: &Value) -> i64 {
+        let limit = match self {
+            Self::Chat => body["max_tokens"].as_i64().or(body["max_completion_tokens"].as_i64()),
+            Self::Responses => body["max_output_tokens"].as_i64(),
+            Self::Messages => body["max_tokens"].as_i64(),
+            Self::Gemini => body["generationConfig"]["maxOutputTokens"].as_i64(),
+            Self::Ollama => body["options"]["num_predict"].as_i64(),
+        };
+        limit.unwrap_or(i64::MAX)
+    }
+}
 
 /// One request that arrived.
 #[derive(Clone, Debug)]
@@ -44,6 +91,12 @@ pub struct Seen {
     pub turn: u32,
     /// Its attempt, from 1.
     pub attempt: u32,
+    /// The family in which it was asked.
+    pub wire: Wire,
+    /// What it brings back of what a model signed or encrypted.
+    pub sealed: Vec<String>,
+    /// What is charged for it; nothing if it was refused.
+    pub charged: Option<Usage>,
     /// The whole body.
     pub body: Value,
     /// The `Authorization` header.
@@ -136,30 +189,31 @@ async fn serve(listener: std::net::TcpListener, shared: Arc<Shared>, closing: Ca
 }
 
 async fn answer(shared: &Arc<Shared>, request: HttpRequest<Incoming>) -> HttpResponse<Body> {
-    if request.uri().path() != "/v1/chat/completions" {
-        return refusal(StatusCode::NOT_FOUND, "no such path", None);
-    }
+    let path = request.uri().path().to_owned();
+    let Some(wire) = Wire::of(&path) else { return refusal(StatusCode::NOT_FOUND, "no such path", None) };
     let authorization = request.headers().get("authorization").map(|value| value.to_str().unwrap().to_owned());
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let Ok(body) = serde_json::from_slice::<Value>(&body) else {
         return refusal(StatusCode::BAD_REQUEST, "the body is not JSON", None);
     };
-    let model = body["model"].as_str().unwrap_or_default().to_owned();
+    let model = wire.model(&path, &body);
     let Some(script) = shared.scripts.get(&model).cloned() else {
         return refusal(StatusCode::NOT_FOUND, &format!("The model `{model}` does not exist"), None);
     };
-    if body["stream"] != true {
+    if wire != Wire::Gemini && body["stream"] != true {
         return refusal(StatusCode::BAD_REQUEST, "this server streams only; ask with \"stream\": true", None);
     }
-    let request = see(shared, body, authorization);
+    let (request, index) = see(shared, wire, &model, body, authorization);
     let reply = scripted::choose(&script, &request);
     let latency = Duration::from_millis(reply.latency_ms.unwrap_or(script.latency_ms));
     if let Some(error) = &reply.error {
         tokio::time::sleep(latency).await;
         return refusal(StatusCode::from_u16(error.status).unwrap(), &error.message, error.retry_after_ms);
     }
-    let mut framing = Framing { model: &model, turn: request.turn, calls: 0 };
-    let chunks: Vec<String> = scripted::deltas(&request, &reply).iter().flat_map(|delta| framing.chunks_of(delta)).collect();
+    let deltas: Vec<Delta> = scripted::deltas(&request, &reply).into();
+    let charged = deltas.iter().find_map(|delta| if let Delta::Usage(usage) = delta { Some(*usage) } else { None });
+    shared.seen.lock().unwrap()[index].charged = charged;
+    let chunks = write::frames(wire, &model, request.turn, &deltas);
     let step = latency / u32::try_from(chunks.len().max(1)).unwrap();
     let guard = Guard { shared: shared.clone(), left: chunks.len() };
     let frames = stream::unfold((chunks.into_iter(), guard), move |(mut chunks, mut guard)| async move {
@@ -171,7 +225,8 @@ async fn answer(shared: &Arc<Shared>, request: HttpRequest<Incoming>) -> HttpRes
         Some((Ok::<_, Infallible>(Frame::data(Bytes::from(chunk))), (chunks, guard)))
     });
     let body = StreamBody::new(frames).boxed_unsync();
-    HttpResponse::builder().header("content-type", "text/event-stream").body(body).unwrap()
+    let kind = if wire == Wire::Ollama { "application/x-ndjson" } else { "text/event-stream" };
+    HttpResponse::builder().header("content-type", kind).body(body).unwrap()
 }
 
 /// Notes an answer that is dropped before its end.
@@ -197,140 +252,28 @@ fn refusal(status: StatusCode, message: &str, retry_after_ms: Option<u64>) -> Ht
     response.body(Full::from(body).boxed_unsync()).unwrap()
 }
 
-/// Notes a request, and reads it back into what the adapter encoded.
-fn see(shared: &Shared, body: Value, authorization: Option<String>) -> Request {
-    let mut request = decode(&body);
+/// Notes a request, and reads it back into what the adapter encoded. Returns where it is noted.
+fn see(shared: &Shared, wire: Wire, model: &str, body: Value, authorization: Option<String>) -> (Request, usize) {
+    let asked = Asked::read(wire, &body);
+    let sealed = asked.sealed.clone();
+    let mut request = asked.into_request(model, wire.max_output(&body));
     let mut seen = shared.seen.lock().unwrap();
-    let before = seen.iter().filter(|seen| seen.body["model"] == body["model"] && seen.body["messages"] == body["messages"]).count();
+    let said = |body: &Value| ["messages", "input", "contents"].iter().find_map(|key| body.get(*key)).cloned();
+    let before = seen.iter().filter(|seen| seen.model == model && said(&seen.body) == said(&body)).count();
     request.attempt = u32::try_from(before + 1).unwrap();
     let agent = shared.agents.iter().find(|(needle, _)| request.instructions.contains(needle.as_str()));
     request.agent = agent.map(|(_, agent)| agent.clone()).unwrap_or_default();
     seen.push(Seen {
         at: Instant::now(),
-        model: request.model.model.clone(),
+        model: model.to_owned(),
         agent: request.agent.clone(),
         turn: request.turn,
         attempt: request.attempt,
+        wire,
+        sealed,
+        charged: None,
         body,
         authorization,
     });
-    request
-}
-
-fn decode(body: &Value) -> Request {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let mut instructions = String::new();
-    let mut messages = Vec::new();
-    for entry in body["messages"].as_array().into_iter().flatten() {
-        match entry["role"].as_str().unwrap_or_default() {
-            "system" => instructions = text(&entry["content"]),
-            "user" => messages.push(Message::User { text: text(&entry["content"]) }),
-            "assistant" => {
-                let calls = entry["tool_calls"].as_array().into_iter().flatten().map(|call| Call {
-                    id: CallId::from_text(text(&call["id"])),
-                    provider_id: None,
-                    tool: text(&call["function"]["name"]),
-                    args: Args::parse(call["function"]["arguments"].as_str().unwrap_or_default()),
-                });
-                let calls = calls.collect();
-                messages.push(Message::Assistant(AssistantMessage { text: text(&entry["content"]), calls, ..Default::default() }));
-            }
-            _ => messages.push(Message::Tool(ToolResult {
-                call_id: CallId::from_text(text(&entry["tool_call_id"])),
-                tool: String::new(),
-                ok: true,
-                output: text(&entry["content"]),
-            })),
-        }
-    }
-    let turns = messages.iter().filter(|message| matches!(message, Message::Assistant(_))).count();
-    let tools = body["tools"].as_array().into_iter().flatten().map(|tool| ToolSpec {
-        name: text(&tool["function"]["name"]),
-        description: text(&tool["function"]["description"]),
-        parameters: tool["function"]["parameters"].clone(),
-        effect: Effect::ReadOnly,
-        source: String::new(),
-        spawn: None,
-    });
-    let max_output = body["max_tokens"].as_i64().or(body["max_completion_tokens"].as_i64()).unwrap_or(i64::MAX);
-    Request {
-        agent: String::new(),
-        model: Arc::new(ModelSpec {
-            alias: String::new(),
-            provider: "stub".to_owned(),
-            model: text(&body["model"]),
-            max_output,
-            temperature: None,
-            top_p: None,
-            price: None,
-            price_version: String::new(),
-            scripted: None,
-            fallback: Vec::new(),
-        }),
-        instructions: instructions.into(),
-        messages: messages.into_iter().map(Arc::new).collect(),
-        tools: tools.collect(),
-        max_output,
-        turn: u32::try_from(turns + 1).unwrap(),
-        attempt: 1,
-    }
-}
-
-/// Puts deltas into the frames that OpenAI sends.
-struct Framing<'a> {
-    model: &'a str,
-    turn: u32,
-    calls: usize,
-}
-
-impl Framing<'_> {
-    fn chunk(&self, choices: Value, usage: Value) -> String {
-        let id = format!("chatcmpl-stub-{}", self.turn);
-        let chunk =
-            json!({"id": id, "object": "chat.completion.chunk", "created": 0, "model": self.model, "choices": choices, "usage": usage});
-        format!("data: {chunk}\n\n")
-    }
-
-    fn piece(&self, delta: Value) -> String {
-        self.chunk(json!([{"index": 0, "delta": delta, "finish_reason": null}]), Value::Null)
-    }
-
-    fn chunks_of(&mut self, delta: &Delta) -> Vec<String> {
-        match delta {
-            Delta::Text(text) => vec![self.piece(json!({"content": text}))],
-            Delta::Refusal(text) => vec![self.piece(json!({"refusal": text}))],
-            Delta::Reasoning(text) => vec![self.piece(json!({"reasoning_content": text}))],
-            Delta::Call(call) => {
-                let index = self.calls;
-                self.calls += 1;
-                let id = format!("call_{index}");
-                let head = json!({"index": index, "id": id, "type": "function", "function": {"name": call.tool, "arguments": ""}});
-                let rest = json!({"index": index, "function": {"arguments": call.args_raw}});
-                vec![self.piece(json!({"tool_calls": [head]})), self.piece(json!({"tool_calls": [rest]}))]
-            }
-            Delta::Usage(usage) => vec![self.chunk(json!([]), usage_of(usage))],
-            Delta::Stop { stop, .. } => {
-                let word = match stop {
-                    Stop::EndTurn => "stop",
-                    Stop::ToolCalls => "tool_calls",
-                    Stop::Length => "length",
-                    Stop::Refusal => "content_filter",
-                    Stop::Error => "error",
-                };
-                let last = self.chunk(json!([{"index": 0, "delta": {}, "finish_reason": word}]), Value::Null);
-                vec![last, "data: [DONE]\n\n".to_owned()]
-            }
-            Delta::Parts(_) | Delta::StatedCost(_) | Delta::Response { .. } => Vec::new(),
-        }
-    }
-}
-
-fn usage_of(usage: &Usage) -> Value {
-    json!({
-        "prompt_tokens": usage.input_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.total_tokens(),
-        "prompt_tokens_details": {"cached_tokens": usage.cache_read_tokens, "cache_write_tokens": usage.cache_write_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-    })
+    (request, seen.len() - 1)
 }

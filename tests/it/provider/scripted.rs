@@ -9,14 +9,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wren::kernel::agent::{ScriptedCall, ScriptedError, ScriptedReply};
 use wren::kernel::{Effect, Message, Reply, Request, Scripted, Stop, ToolResult, ToolSpec, Usage};
-use wren::provider::exchange::Client;
+use wren::provider::anthropic::{Messages, without_version};
+use wren::provider::exchange::{Client, Family};
+use wren::provider::gemini::Gemini;
 use wren::provider::http::{Auth, Config, Timeouts};
+use wren::provider::ollama::Ollama;
 use wren::provider::openai::Chat;
+use wren::provider::responses::Responses;
 use wren::provider::scripted::ScriptedProvider;
 use wren::provider::{Delta, Error, Provider, tokens};
 
 use super::{gather, model, request, tool, user};
-use crate::stub::Stub;
+use crate::stub::{Stub, Wire};
 
 async fn ask(provider: &dyn Provider, request: &Request) -> Result<Reply, Error> {
     let items = provider.send(Arc::new(request.clone()), CancellationToken::new()).collect::<Vec<_>>().await;
@@ -24,8 +28,8 @@ async fn ask(provider: &dyn Provider, request: &Request) -> Result<Reply, Error>
     error.map_or_else(|| Ok(builder.finish().unwrap()), Err)
 }
 
-fn openai(url: &str) -> Client<Chat> {
-    let config = Config {
+fn config(url: &str) -> Config {
+    Config {
         name: "openai".to_owned(),
         base_url: url.to_owned(),
         key: None,
@@ -33,8 +37,34 @@ fn openai(url: &str) -> Client<Chat> {
         headers: &[],
         key_advice: "set OPENAI_API_KEY".to_owned(),
         timeouts: Timeouts::default(),
-    };
-    Client::new(config, Chat::of).unwrap()
+    }
+}
+
+fn openai(url: &str) -> Client<Chat> {
+    Client::new(config(url), Chat::of).unwrap()
+}
+
+/// A client of every family.
+fn clients(url: &str) -> Vec<(Wire, Box<dyn Provider>)> {
+    fn boxed<F: Family>(config: Config, family: F) -> Box<dyn Provider> {
+        Box::new(Client::new(config, |_| family).unwrap())
+    }
+    vec![
+        (Wire::Chat, Box::new(openai(url))),
+        (Wire::Responses, boxed(config(url), Responses)),
+        (Wire::Messages, boxed(without_version(config(url)), Messages)),
+        (Wire::Gemini, boxed(config(url), Gemini)),
+        (Wire::Ollama, boxed(config(url), Ollama)),
+    ]
+}
+
+/// What of a usage a family can state.
+fn as_stated(wire: Wire, usage: Usage) -> Usage {
+    match wire {
+        Wire::Chat | Wire::Responses | Wire::Messages => usage,
+        Wire::Gemini => Usage { cache_write_tokens: 0, ..usage },
+        Wire::Ollama => Usage { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens, ..Usage::default() },
+    }
 }
 
 fn with_script(request: &Request, script: &Scripted) -> Request {
@@ -82,11 +112,17 @@ fn plan() -> Scripted {
 }
 
 #[tokio::test]
-async fn a_script_says_and_costs_the_same_in_the_process_and_over_the_network() {
+async fn a_script_says_and_costs_the_same_in_the_process_and_over_the_network_in_every_family() {
+    for wire in [Wire::Chat, Wire::Responses, Wire::Messages, Wire::Gemini, Wire::Ollama] {
+        the_plan_is_played_over(wire).await;
+    }
+}
+
+async fn the_plan_is_played_over(wire: Wire) {
     let script = plan();
     let agents = vec![("You are the child.".to_owned(), "child".to_owned()), ("You lead.".to_owned(), "lead".to_owned())];
     let stub = Stub::with_agents(BTreeMap::from([("plan".to_owned(), script.clone())]), agents);
-    let network = openai(&stub.url());
+    let (_, network) = clients(&stub.url()).into_iter().find(|(family, _)| *family == wire).unwrap();
     let tools = vec![tool("list_files", json!({"type": "object", "properties": {"path": {"type": "string"}}}))];
     let mut messages = vec![user("What is here?")];
     let mut inputs = Vec::new();
@@ -95,19 +131,22 @@ async fn a_script_says_and_costs_the_same_in_the_process_and_over_the_network() 
             let mut request = request(model("plan"), "You lead.", messages.clone(), tools.clone());
             request.attempt = attempt;
             let here = ask(&ScriptedProvider, &with_script(&request, &script)).await;
-            let there = ask(&network, &request).await;
+            let there = ask(&*network, &request).await;
             match (here, there) {
                 (Ok(here), Ok(there)) => {
                     let of = |reply: &Reply| {
                         let calls: Vec<_> = reply.calls.iter().map(|call| (call.tool.clone(), call.args_raw.clone())).collect();
-                        (reply.text.clone(), calls, reply.stop, reply.usage)
+                        (reply.text.clone(), calls, reply.stop, reply.usage.map(|usage| as_stated(wire, usage)))
                     };
-                    assert_eq!(of(&here), of(&there), "turn {turn}");
+                    assert_eq!(of(&here), of(&there), "{wire:?}, turn {turn}");
                     inputs.push(here.usage.unwrap().input_tokens);
                     if attempt == 2 {
                         let message = here.into_message(turn, &request.model);
                         let calls = message.calls.clone();
                         messages.push(Message::Assistant(message));
+                        if calls.is_empty() {
+                            messages.push(user("Go on."));
+                        }
                         messages.extend(calls.into_iter().map(|call| {
                             let output = format!("errors.log, for {}", call.id);
                             Message::Tool(ToolResult { call_id: call.id, tool: call.tool, ok: true, output })
@@ -126,7 +165,7 @@ async fn a_script_says_and_costs_the_same_in_the_process_and_over_the_network() 
     }
     assert!(inputs.windows(2).all(|pair| pair[0] <= pair[1] || pair[0] == 1000), "{inputs:?}");
     let child = request(model("plan"), "You are the child.", vec![user("Go.")], Vec::new());
-    assert_eq!(ask(&network, &child).await.unwrap().text, "The child answers.");
+    assert_eq!(ask(&*network, &child).await.unwrap().text, "The child answers.");
     let seen = stub.requests();
     assert_eq!(seen.len(), 11);
     assert_eq!((seen[1].turn, seen[1].attempt, seen[1].agent.as_str()), (1, 2, "lead"));
