@@ -104,6 +104,8 @@ pub enum Command {
     /// Check workflows
     #[command(subcommand)]
     Workflow(WorkflowCommand),
+    /// List the models whose prices are known, with what they hold
+    Models(ModelsArgs),
     /// Show what the daemon is and can do
     Info,
     /// Print a completion script for a shell
@@ -119,6 +121,14 @@ pub enum WorkflowCommand {
     Validate(ValidateArgs),
     /// Print the JSON Schema of the workflow language, for editors
     Schema,
+}
+
+/// `wrenctl models`.
+#[derive(Args, Debug)]
+pub struct ModelsArgs {
+    /// Only models of this provider
+    #[arg(value_name = "PROVIDER", default_value = "", hide_default_value = true)]
+    pub provider: String,
 }
 
 /// A run's name.

@@ -7,6 +7,15 @@ use std::sync::Arc;
 
 use super::ledger::{Limits, Price};
 
+/// What is known of a model before it is asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownModel {
+    /// What it costs, and where that is written: the price book's version, or `config`.
+    pub price: Option<(Price, String)>,
+    /// How many tokens a call can hold, input and output together.
+    pub window_tokens: Option<i64>,
+}
+
 /// An agent, ready to run: templates rendered, aliases resolved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgentSpec {
@@ -48,6 +57,9 @@ pub struct ModelSpec {
     pub price: Option<Price>,
     /// Where the price comes from: the price book's version, `workflow` or `config`.
     pub price_version: String,
+    /// How many tokens a call can hold, input and output together, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_tokens: Option<i64>,
     /// The script, where the provider is `scripted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scripted: Option<Arc<Scripted>>,

@@ -31,9 +31,9 @@ impl Limits {
         Self { max_turns: 50, budget_usd_nanos: 1_000_000_000, max_tokens: 2_000_000, timeout_ms: 3_600_000, max_depth: 2, max_runs: 64 };
 }
 
-/// What a model costs, in pico-USD a token (1 USD a million tokens is 1,000,000).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Price {
+/// What a model's tokens cost, each in pico-USD (1 USD a million tokens is 1,000,000).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rates {
     /// Input that no cache knew.
     pub input_pico: i64,
     /// Input read from the provider's cache.
@@ -46,18 +46,62 @@ pub struct Price {
     pub reasoning_pico: i64,
 }
 
+impl Rates {
+    /// Returns the dearest that an input token can be.
+    pub fn input_pico_max(&self) -> i64 {
+        self.input_pico.max(self.cache_read_pico).max(self.cache_write_pico)
+    }
+
+    /// Returns the dearest that an output token can be.
+    pub fn output_pico_max(&self) -> i64 {
+        self.output_pico.max(self.reasoning_pico)
+    }
+
+    fn dearer(self, other: Self) -> Self {
+        Self {
+            input_pico: self.input_pico.max(other.input_pico),
+            cache_read_pico: self.cache_read_pico.max(other.cache_read_pico),
+            cache_write_pico: self.cache_write_pico.max(other.cache_write_pico),
+            output_pico: self.output_pico.max(other.output_pico),
+            reasoning_pico: self.reasoning_pico.max(other.reasoning_pico),
+        }
+    }
+}
+
+/// What a model costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Price {
+    /// What its tokens cost.
+    #[serde(flatten)]
+    pub rates: Rates,
+    /// What they cost instead in a call that reads much, if that differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub long: Option<Long>,
+}
+
+/// What tokens cost in a call whose input is longer than a bound. All tokens of the call cost it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Long {
+    /// The bound, in input tokens, cached ones included.
+    pub above_tokens: i64,
+    /// What the tokens cost.
+    #[serde(flatten)]
+    pub rates: Rates,
+}
+
 impl Price {
     /// Returns what `usage` costs in nano-USD, rounded half up once.
     pub fn cost_usd_nanos(&self, usage: &Usage) -> i64 {
         let usage = usage.sane();
+        let rates = self.long.filter(|long| usage.input_tokens > long.above_tokens).map_or(self.rates, |long| long.rates);
         let plain_input = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens;
         let plain_output = usage.output_tokens - usage.reasoning_tokens;
         let pico: i128 = [
-            (plain_input, self.input_pico),
-            (usage.cache_read_tokens, self.cache_read_pico),
-            (usage.cache_write_tokens, self.cache_write_pico),
-            (plain_output, self.output_pico),
-            (usage.reasoning_tokens, self.reasoning_pico),
+            (plain_input, rates.input_pico),
+            (usage.cache_read_tokens, rates.cache_read_pico),
+            (usage.cache_write_tokens, rates.cache_write_pico),
+            (plain_output, rates.output_pico),
+            (usage.reasoning_tokens, rates.reasoning_pico),
         ]
         .iter()
         .map(|(tokens, price)| i128::from(*tokens) * i128::from(*price))
@@ -65,20 +109,16 @@ impl Price {
         i64::try_from((pico + 500) / 1000).unwrap_or(i64::MAX)
     }
 
-    /// Returns the dearest price that an input token can have.
-    pub fn input_pico_max(&self) -> i64 {
-        self.input_pico.max(self.cache_read_pico).max(self.cache_write_pico)
-    }
-
-    /// Returns the dearest price that an output token can have.
-    pub fn output_pico_max(&self) -> i64 {
-        self.output_pico.max(self.reasoning_pico)
+    /// Returns the dearest rates that a call with at most `input_tokens` of input can have.
+    pub fn worst_rates(&self, input_tokens: i64) -> Rates {
+        self.long.filter(|long| input_tokens > long.above_tokens).map_or(self.rates, |long| self.rates.dearer(long.rates))
     }
 
     /// Returns the most that a call can cost, in nano-USD, rounded up.
     pub fn worst_case_usd_nanos(&self, input_tokens: i64, output_tokens: i64) -> i64 {
+        let rates = self.worst_rates(input_tokens);
         let pico =
-            i128::from(input_tokens) * i128::from(self.input_pico_max()) + i128::from(output_tokens) * i128::from(self.output_pico_max());
+            i128::from(input_tokens) * i128::from(rates.input_pico_max()) + i128::from(output_tokens) * i128::from(rates.output_pico_max());
         i64::try_from((pico.max(0) + 999) / 1000).unwrap_or(i64::MAX)
     }
 }

@@ -518,9 +518,10 @@ fn ask(run: &Run, around: &Around<'_>) -> Next {
         return Next::End(Ending::new(Outcome::MaxTokens, "MAX_TOKENS", words));
     }
     let by_tokens = left.tokens - input;
-    let by_money = model.price.filter(|price| price.output_pico_max() > 0).map_or(i64::MAX, |price| {
-        let pico_left = i128::from(left.usd_nanos) * 1000 - i128::from(input) * i128::from(price.input_pico_max());
-        i64::try_from(pico_left / i128::from(price.output_pico_max())).unwrap_or(i64::MAX)
+    let rates = model.price.map(|price| price.worst_rates(input));
+    let by_money = rates.filter(|rates| rates.output_pico_max() > 0).map_or(i64::MAX, |rates| {
+        let pico_left = i128::from(left.usd_nanos) * 1000 - i128::from(input) * i128::from(rates.input_pico_max());
+        i64::try_from(pico_left / i128::from(rates.output_pico_max())).unwrap_or(i64::MAX)
     });
     let max_output = model.max_output.min(by_tokens).min(by_money).max(floor);
     let reservation = Reservation { usd_nanos: worst(max_output), tokens: input.saturating_add(max_output) };

@@ -1,11 +1,13 @@
-//! The price book: what models cost, as data. It decides nothing about money; it only knows figures and where they are from.
+//! The price book: what models cost and hold, as data. It decides nothing about money; it only knows figures and where they
+//! are from.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use super::decimal;
-use crate::kernel::Price;
+use crate::kernel::agent::KnownModel;
+use crate::kernel::ledger::{Long, Price, Rates};
 
 const BUILTIN: &str = include_str!("prices.yaml");
 /// One USD a million tokens is a million pico-USD a token.
@@ -18,13 +20,35 @@ const CONFIG: &str = "config";
 pub struct Book {
     version: String,
     sources: Vec<String>,
-    prices: BTreeMap<(String, String), (Price, String)>,
+    models: BTreeMap<(String, String), KnownModel>,
 }
 
 /// The price of one model as written down: decimal text, in USD for a million tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Written {
+    /// Input.
+    pub input: String,
+    /// Input read from the provider's cache; as input, if absent.
+    pub cache_read: Option<String>,
+    /// Input written to the provider's cache; as input, if absent.
+    pub cache_write: Option<String>,
+    /// Output.
+    pub output: String,
+    /// Output that is reasoning; as output, if absent.
+    pub reasoning: Option<String>,
+    /// What all tokens of a call cost whose input is longer than a bound.
+    pub long: Option<WrittenLong>,
+    /// How many tokens a call can hold, input and output together.
+    pub window_tokens: Option<i64>,
+}
+
+/// The price of calls whose input is longer than a bound.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WrittenLong {
+    /// The bound, in input tokens.
+    pub above_tokens: i64,
     /// Input.
     pub input: String,
     /// Input read from the provider's cache; as input, if absent.
@@ -66,7 +90,7 @@ impl Book {
     pub fn builtin() -> Result<Self, Error> {
         let file: File =
             serde_yaml::from_str(BUILTIN).map_err(|error| Error { place: "prices.yaml".to_owned(), why: error.to_string() })?;
-        let book = Self { version: file.version.clone(), sources: file.sources, prices: BTreeMap::new() };
+        let book = Self { version: file.version.clone(), sources: file.sources, models: BTreeMap::new() };
         book.with(&file.providers, &file.version)
     }
 
@@ -88,16 +112,27 @@ impl Book {
         &self.sources
     }
 
-    /// Returns a model's price and where it comes from: the book's version, or `config`.
-    pub fn price(&self, provider: &str, model: &str) -> Option<(Price, String)> {
-        self.prices.get(&(provider.to_owned(), model.to_owned())).cloned()
+    /// Returns what is known of a model; nothing, if it is not in the book.
+    pub fn model(&self, provider: &str, model: &str) -> KnownModel {
+        self.models.get(&(provider.to_owned(), model.to_owned())).cloned().unwrap_or_default()
+    }
+
+    /// Returns all models of the book, by provider and then by name.
+    pub fn models(&self) -> impl Iterator<Item = (&str, &str, &KnownModel)> {
+        self.models.iter().map(|((provider, model), known)| (provider.as_str(), model.as_str(), known))
     }
 
     fn with(mut self, prices: &WrittenBook, from: &str) -> Result<Self, Error> {
         for (provider, models) in prices {
             for (model, written) in models {
-                let price = written.read(&format!("prices.{provider}.{model}"))?;
-                self.prices.insert((provider.clone(), model.clone()), (price, from.to_owned()));
+                let place = format!("prices.{provider}.{model}");
+                let price = written.read(&place)?;
+                if written.window_tokens.is_some_and(|window| window < 1) {
+                    return Err(Error { place: format!("{place}.window_tokens"), why: "a window holds at least 1 token".to_owned() });
+                }
+                let known = self.models.entry((provider.clone(), model.clone())).or_default();
+                known.price = Some((price, from.to_owned()));
+                known.window_tokens = written.window_tokens.or(known.window_tokens);
             }
         }
         Ok(self)
@@ -105,26 +140,36 @@ impl Book {
 }
 
 impl Written {
-    /// Returns the price in pico-USD a token. `place` is where it is written, for the error.
+    /// Returns the price. `place` is where it is written, for the error.
     ///
     /// # Errors
     /// An amount that is no decimal number from 0, or has no place in an integer.
     pub fn read(&self, place: &str) -> Result<Price, Error> {
-        let amount = |field: &str, text: &str| {
-            decimal::scaled(text.trim(), PICO_SCALE).ok_or_else(|| Error {
-                place: format!("{place}.{field}"),
-                why: format!("{text:?} is no amount of USD for a million tokens; write it like \"1.25\""),
-            })
-        };
-        let or = |field: &str, text: &Option<String>, default: i64| text.as_ref().map_or(Ok(default), |text| amount(field, text));
-        let input_pico = amount("input", &self.input)?;
-        let output_pico = amount("output", &self.output)?;
-        Ok(Price {
-            input_pico,
-            cache_read_pico: or("cache_read", &self.cache_read, input_pico)?,
-            cache_write_pico: or("cache_write", &self.cache_write, input_pico)?,
-            output_pico,
-            reasoning_pico: or("reasoning", &self.reasoning, output_pico)?,
-        })
+        let base = rates(place, &self.input, &self.output, [&self.cache_read, &self.cache_write, &self.reasoning])?;
+        let long = self.long.as_ref().map(|long| {
+            let place = format!("{place}.long");
+            let dearer = rates(&place, &long.input, &long.output, [&long.cache_read, &long.cache_write, &long.reasoning])?;
+            Ok(Long { above_tokens: long.above_tokens, rates: dearer })
+        });
+        Ok(Price { rates: base, long: long.transpose()? })
     }
+}
+
+fn rates(place: &str, input: &str, output: &str, [cache_read, cache_write, reasoning]: [&Option<String>; 3]) -> Result<Rates, Error> {
+    let amount = |field: &str, text: &str| {
+        decimal::scaled(text.trim(), PICO_SCALE).ok_or_else(|| Error {
+            place: format!("{place}.{field}"),
+            why: format!("{text:?} is no amount of USD for a million tokens; write it like \"1.25\""),
+        })
+    };
+    let or = |field: &str, text: &Option<String>, default: i64| text.as_ref().map_or(Ok(default), |text| amount(field, text));
+    let input_pico = amount("input", input)?;
+    let output_pico = amount("output", output)?;
+    Ok(Rates {
+        input_pico,
+        cache_read_pico: or("cache_read", cache_read, input_pico)?,
+        cache_write_pico: or("cache_write", cache_write, input_pico)?,
+        output_pico,
+        reasoning_pico: or("reasoning", reasoning, output_pico)?,
+    })
 }

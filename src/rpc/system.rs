@@ -61,4 +61,21 @@ impl v1::system_service_server::SystemService for Api {
             dropped_span_count: i64::try_from((about.dropped_spans)()).unwrap_or(i64::MAX),
         }))
     }
+
+    async fn list_models(&self, request: Request<v1::ListModelsRequest>) -> Result<Response<v1::ListModelsResponse>, Status> {
+        let provider = request.into_inner().provider;
+        if !provider.is_empty() && !self.about.providers.contains(&provider) {
+            let words = format!("there is no provider {provider:?}; this daemon has {}", self.about.providers.join(", "));
+            return Err(Status::not_found(words));
+        }
+        let book = self.runtime.book();
+        let models = book.models().filter(|(of, _, _)| provider.is_empty() || *of == provider);
+        Ok(Response::new(v1::ListModelsResponse {
+            models: models
+                .map(|(provider, model, known)| wire::known_model(provider, model, known, self.runtime.is_ready(provider)))
+                .collect(),
+            price_book_version: self.about.price_book_version.clone(),
+            price_book_sources: book.sources().to_vec(),
+        }))
+    }
 }

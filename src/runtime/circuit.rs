@@ -84,6 +84,7 @@ mod tests {
             top_p: None,
             price: None,
             price_version: String::new(),
+            window_tokens: None,
             scripted: None,
             fallback: Vec::new(),
         }

@@ -8,6 +8,7 @@ use futures_util::{StreamExt, stream};
 use super::supervisor::Runtime;
 use super::tree::Tree;
 use super::{Change, Error, Receipt, RunReceipt};
+use crate::kernel::agent::KnownModel;
 use crate::kernel::event::{CallFailure, Cause, Event, ModelCause, ModelChanged};
 use crate::kernel::next::{Around, Next, next};
 use crate::kernel::{Limits, ModelSpec, Outcome, Run, RunId, State};
@@ -299,7 +300,7 @@ impl Runtime {
         let known =
             known.ok_or_else(|| format!("this daemon has no provider {provider:?}; it has {}", self.provider_names().join(", ")))?;
         known.ready().map_err(|error| error.message)?;
-        let price = self.price(provider, model);
+        let KnownModel { price, window_tokens } = self.model(provider, model);
         if price.is_none() && base.price.is_some() {
             return Err("its price is not known, so a budget cannot be kept; add it to `prices` in the daemon's config".to_owned());
         }
@@ -310,6 +311,7 @@ impl Runtime {
             model: model.to_owned(),
             price,
             price_version,
+            window_tokens,
             scripted: None,
             fallback: Vec::new(),
             ..base.clone()

@@ -175,7 +175,7 @@ impl Runtime {
         let operations = files_operations();
         let providers = self.provider_names();
         let world = World {
-            price: &|provider, model| self.price(provider, model),
+            model: &|provider, model| self.model(provider, model),
             providers: &providers,
             files_operations: &operations,
             ceilings: self.config().ceilings,

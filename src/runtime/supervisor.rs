@@ -22,8 +22,9 @@ use super::journal::{Journal, Start, Stop, patiently, read_all};
 use super::submit::Plans;
 use super::tree::{Seat, Tree};
 use super::{Config, Error};
+use crate::kernel::agent::KnownModel;
 use crate::kernel::ledger::Account;
-use crate::kernel::{Outcome, Price, Recorded, Run, RunId, State};
+use crate::kernel::{Outcome, Recorded, Run, RunId, State};
 use crate::provider::price::Book;
 use crate::provider::{Provider, Providers};
 use crate::store::{self, Page, Query, Row, Store};
@@ -228,8 +229,18 @@ impl Runtime {
         self.inner.providers.get(name)
     }
 
-    pub(super) fn price(&self, provider: &str, model: &str) -> Option<(Price, String)> {
-        self.inner.book.price(provider, model)
+    /// Returns the price book.
+    pub fn book(&self) -> &Book {
+        &self.inner.book
+    }
+
+    /// Returns whether a provider is there, with a key if it needs one.
+    pub fn is_ready(&self, provider: &str) -> bool {
+        self.provider(provider).is_some_and(|provider| provider.ready().is_ok())
+    }
+
+    pub(super) fn model(&self, provider: &str, model: &str) -> KnownModel {
+        self.inner.book.model(provider, model)
     }
 
     pub(super) fn is_draining(&self) -> bool {

@@ -2,11 +2,13 @@
 
 mod event;
 mod limits;
+mod model;
 mod run;
 mod transcript;
 
 pub use event::EventContext;
 pub use limits::{Violation, limits, patch};
+pub use model::known_model;
 pub use run::{failure, outcome, run, state, timestamp, tree, usage};
 pub use transcript::{assistant, message, system};
 

@@ -61,6 +61,9 @@ pub struct Model {
     /// What is asked instead once this model fails, in this order: aliases of `models`, or provider/model.
     #[schemars(length(max = 8))]
     pub fallback: Option<Vec<String>>,
+    /// How many tokens a call can hold, input and output together, if the price book does not know it or is wrong.
+    #[schemars(range(min = 1))]
+    pub window_tokens: Option<i64>,
     /// What it costs, if the price book does not know it or is wrong.
     pub price: Option<Price>,
     /// Whether it may be used under a budget although nobody knows its price.
@@ -92,6 +95,27 @@ fn amount_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
+    /// Input.
+    pub input_usd_per_mtok: Amount,
+    /// Output.
+    pub output_usd_per_mtok: Amount,
+    /// Input read from the provider's cache. Default: as input.
+    pub cache_read_usd_per_mtok: Option<Amount>,
+    /// Input written to the provider's cache. Default: as input.
+    pub cache_write_usd_per_mtok: Option<Amount>,
+    /// Reasoning. Default: as output.
+    pub reasoning_usd_per_mtok: Option<Amount>,
+    /// What all tokens of a call cost whose input is longer than a bound.
+    pub long: Option<Box<LongPrice>>,
+}
+
+/// The price of calls whose input is longer than a bound, each in USD for a million tokens.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LongPrice {
+    /// The bound, in input tokens.
+    #[schemars(range(min = 0))]
+    pub above_tokens: i64,
     /// Input.
     pub input_usd_per_mtok: Amount,
     /// Output.

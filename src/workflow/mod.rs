@@ -17,8 +17,8 @@ mod template;
 
 use std::collections::BTreeMap;
 
-use crate::kernel::agent::LimitsPatch;
-use crate::kernel::{AgentSpec, Limits, Price, ToolSpec};
+use crate::kernel::agent::{KnownModel, LimitsPatch};
+use crate::kernel::{AgentSpec, Limits, ToolSpec};
 
 pub use check::load;
 pub use output::read_output;
@@ -36,8 +36,8 @@ pub struct Source {
 
 /// What a workflow may refer to.
 pub struct World<'a> {
-    /// The price of (provider, model) with the price book's version, if known.
-    pub price: &'a dyn Fn(&str, &str) -> Option<(Price, String)>,
+    /// What is known of (provider, model).
+    pub model: &'a dyn Fn(&str, &str) -> KnownModel,
     /// The names of the providers that exist, `scripted` included.
     pub providers: &'a [String],
     /// The operations of a `files` tool; their `source` is empty.

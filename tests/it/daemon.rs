@@ -1,6 +1,7 @@
 //! The two real programs end to end: a person's first run, budgets, cancels, crashes.
 
 mod hostile;
+mod models;
 #[cfg(debug_assertions)]
 mod points;
 

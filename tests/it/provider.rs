@@ -71,6 +71,7 @@ fn model(name: &str) -> ModelSpec {
         top_p: None,
         price: None,
         price_version: "test".to_owned(),
+        window_tokens: None,
         scripted: None,
         fallback: Vec::new(),
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use wren::config::Config;
-use wren::kernel::agent::Scripted;
+use wren::kernel::agent::{KnownModel, Scripted};
 use wren::tool::files_operations;
 use wren::workflow::{self, Overrides, Source, World};
 
@@ -43,8 +43,12 @@ fn over_http(name: &str, provider: &str) -> (Scripted, String) {
     let text = std::fs::read_to_string(root().join(format!("workflows/{name}.yaml"))).unwrap();
     let source = Source { entry: "w.yaml".to_owned(), files: BTreeMap::from([("w.yaml".to_owned(), text.clone().into_bytes())]) };
     let operations = files_operations();
-    let world =
-        World { price: &|_, _| None, providers: &["scripted".to_owned()], files_operations: &operations, ceilings: Config::CEILINGS };
+    let world = World {
+        model: &|_, _| KnownModel::default(),
+        providers: &["scripted".to_owned()],
+        files_operations: &operations,
+        ceilings: Config::CEILINGS,
+    };
     let (plan, _) = workflow::load(&source, &world, &Overrides::default());
     let plan = plan.unwrap();
     let inputs = plan.inputs("{}").unwrap();

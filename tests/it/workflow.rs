@@ -9,14 +9,23 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use wren::config::Config;
-use wren::kernel::Price;
+use wren::kernel::agent::KnownModel;
+use wren::kernel::ledger::{Price, Rates};
 use wren::tool::files_operations;
 use wren::workflow::{self, Diagnostic, Overrides, Plan, Severity, Source, World};
 
 use crate::support::root;
 
-const PRICE: Price =
-    Price { input_pico: 250_000, cache_read_pico: 25_000, cache_write_pico: 250_000, output_pico: 2_000_000, reasoning_pico: 2_000_000 };
+const PRICE: Price = Price {
+    rates: Rates {
+        input_pico: 250_000,
+        cache_read_pico: 25_000,
+        cache_write_pico: 250_000,
+        output_pico: 2_000_000,
+        reasoning_pico: 2_000_000,
+    },
+    long: None,
+};
 
 fn load(text: impl Into<Vec<u8>>) -> (Option<Plan>, Vec<Diagnostic>) {
     load_with(text, &Overrides::default())
@@ -26,7 +35,11 @@ fn load_with(text: impl Into<Vec<u8>>, overrides: &Overrides) -> (Option<Plan>, 
     let source = Source { entry: "w.yaml".to_owned(), files: BTreeMap::from([("w.yaml".to_owned(), text.into())]) };
     let operations = files_operations();
     let world = World {
-        price: &|provider, model| (provider == "openai" && model != "nobody-knows").then(|| (PRICE, "test".to_owned())),
+        model: &|provider, model| match (provider, model) {
+            ("openai", "nobody-knows") => KnownModel::default(),
+            ("openai", _) => KnownModel { price: Some((PRICE, "test".to_owned())), window_tokens: Some(400_000) },
+            _ => KnownModel::default(),
+        },
         providers: &["openai".to_owned(), "scripted".to_owned()],
         files_operations: &operations,
         ceilings: Config::CEILINGS,

@@ -1,7 +1,7 @@
-//! Commands that only look: ps, get, tree, transcript, result, trace, info.
+//! Commands that only look: ps, get, tree, transcript, result, trace, models, info.
 
 use super::Session;
-use crate::cli::arguments::{Format, LIMIT_MAX, PsArgs, TraceArgs, TraceKind, TreeArgs};
+use crate::cli::arguments::{Format, LIMIT_MAX, ModelsArgs, PsArgs, TraceArgs, TraceKind, TreeArgs};
 use crate::cli::bundle;
 use crate::cli::error::Error;
 use crate::cli::exit;
@@ -10,8 +10,8 @@ use crate::cli::output;
 use crate::cli::view::frame::{self, Look};
 use crate::cli::view::{Paint, table, text, transcript as conversation, tree as model};
 use crate::wire::v1::{
-    GetRunRequest, GetRunTreeRequest, GetServerInfoRequest, GetTraceRequest, GetTranscriptRequest, GetTranscriptResponse, ListRunsRequest,
-    ListRunsResponse, Outcome, Run, RunNode, TraceFormat,
+    GetRunRequest, GetRunTreeRequest, GetServerInfoRequest, GetTraceRequest, GetTranscriptRequest, GetTranscriptResponse,
+    ListModelsRequest, ListRunsRequest, ListRunsResponse, Outcome, Run, RunNode, TraceFormat,
 };
 
 /// The states of runs that have not ended; the daemon filters by one at a time.
@@ -282,6 +282,17 @@ pub(super) async fn trace(session: &mut Session, args: &TraceArgs) -> Result<u8,
         (None, Format::Name) => session.output.data(&answer.trace_id)?,
         (None, Format::Table | Format::Json | Format::Jsonl | Format::Yaml) => session.output.data(&answer.content)?,
     }
+    Ok(exit::OK)
+}
+
+pub(super) async fn models(session: &mut Session, args: &ModelsArgs) -> Result<u8, Error> {
+    let client = &mut session.client;
+    let answer = client.system.list_models(ListModelsRequest { provider: args.provider.clone() }).await;
+    let answer = answer.map_err(|status| client.error(&status))?.into_inner();
+    let names: Vec<String> = answer.models.iter().map(|model| format!("{}/{}", model.provider, model.model)).collect();
+    session.output.document(&answer, |paint| table::models(&answer.models, paint), &names)?;
+    let others = "others can be used with a `price:` in the workflow or under `prices` in the daemon's config";
+    session.output.talk(&format!("USD for a million tokens, price book {}; {others}", answer.price_book_version));
     Ok(exit::OK)
 }
 

@@ -144,6 +144,7 @@ fn without_daemon(command: &Command, surroundings: &Surroundings, output: &mut O
         | Command::Wait(_)
         | Command::Trace(_)
         | Command::Workflow(WorkflowCommand::Validate(_))
+        | Command::Models(_)
         | Command::Info => return None,
     };
     Some(output.data(&text).map(|()| exit::OK))
@@ -267,6 +268,7 @@ async fn looking(session: &mut Session, command: Command) -> Result<u8, Error> {
         Command::Transcript(args) => inspect::transcript(session, &args.run).await,
         Command::Result(args) => inspect::result(session, &args.run).await,
         Command::Trace(args) => inspect::trace(session, &args).await,
+        Command::Models(args) => inspect::models(session, &args).await,
         Command::Info => inspect::info(session).await,
         Command::Watch(args) => watch::watch(session, &args).await,
         Command::Events(args) => watch::events(session, &args).await,

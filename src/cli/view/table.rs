@@ -1,10 +1,10 @@
-//! Rows and columns: lists of runs, one run in full, receipts of a cancel, limits, the daemon.
+//! Rows and columns: lists of runs, one run in full, receipts of a cancel, limits, models, the daemon.
 
 use super::Paint;
 use super::frame::standing;
 use super::line;
-use super::text::{count, date_time, elapsed, enum_name, fit, micros, one_line, pad, pad_left, usd, width, without_name};
-use crate::wire::v1::{CancelReceipt, GetServerInfoResponse, Limits, Outcome, Run, RunState, Usage};
+use super::text::{count, date_time, decimal_usd, elapsed, enum_name, fit, micros, one_line, pad, pad_left, usd, width, without_name};
+use crate::wire::v1::{CancelReceipt, GetServerInfoResponse, KnownModel, Limits, Outcome, Rates, Run, RunState, Usage};
 
 const TITLE_CELLS: usize = 48;
 
@@ -192,6 +192,38 @@ fn limit_cells(limits: &Limits) -> [String; 6] {
         number(limits.max_depth.map(Into::into)),
         number(limits.max_runs.map(Into::into)),
     ]
+}
+
+/// Returns the models that are known. Prices of calls with much input stand in a row of their own.
+pub fn models(models: &[KnownModel], paint: Paint) -> String {
+    let columns = [
+        Column("MODEL", Side::Right),
+        Column("INPUT", Side::Left),
+        Column("CACHE READ", Side::Left),
+        Column("CACHE WRITE", Side::Left),
+        Column("OUTPUT", Side::Left),
+        Column("WINDOW", Side::Left),
+        Column("PRICE FROM", Side::Right),
+        Column("READY", Side::Right),
+    ];
+    let prices = |rates: &Rates| {
+        [rates.input_pico, rates.cache_read_pico, rates.cache_write_pico, rates.output_pico]
+            .map(|pico| decimal_usd(pico.saturating_mul(1000)))
+    };
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for model in models {
+        let cells = model.rates.as_ref().map_or_else(Default::default, prices);
+        let window = if model.window_tokens > 0 { count(model.window_tokens) } else { String::new() };
+        let ready = if model.ready { "yes" } else { "no key" };
+        let name = format!("{}/{}", model.provider, model.model);
+        let rest = [window, model.price_version.clone(), ready.to_owned()];
+        rows.push([name].into_iter().chain(cells).chain(rest).collect());
+        if let Some(long) = &model.long_rates {
+            let name = format!("  above {} tokens", count(model.long_above_tokens));
+            rows.push([name].into_iter().chain(prices(long)).chain([String::new(), String::new(), String::new()]).collect());
+        }
+    }
+    grid(&columns, &rows, paint)
 }
 
 /// Returns what a daemon is.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Context;
 use crate::kernel::agent::{ScriptedCall, ScriptedError, ScriptedReply};
+use crate::kernel::ledger::{Long, Rates};
 use crate::kernel::{ModelSpec, Price, Scripted, Stop, Usage};
 use crate::workflow::diagnostic::{Faults, nearest};
 use crate::workflow::document;
@@ -64,7 +65,8 @@ impl Context<'_> {
             let found = match models.get(name) {
                 Some(found) => found.clone().map(|found| PlannedModel { fallback: Vec::new(), ..found }),
                 None if name.contains('/') => {
-                    let spec = ModelSpec { alias: name.clone(), scripted: None, fallback: Vec::new(), ..own.spec.clone() };
+                    let spec =
+                        ModelSpec { alias: name.clone(), window_tokens: None, scripted: None, fallback: Vec::new(), ..own.spec.clone() };
                     let unknown = own.spec.price.is_none().then_some(document::PriceUnknown::Allow);
                     self.asked(&pointer, spec, name, None, unknown, faults)
                 }
@@ -102,8 +104,9 @@ impl Context<'_> {
             max_output,
             temperature: model.temperature,
             top_p: model.top_p,
-            price: Some(FREE),
+            price: Some(Price::default()),
             price_version: "workflow".to_owned(),
+            window_tokens: model.window_tokens,
             scripted: None,
             fallback: Vec::new(),
         };
@@ -151,18 +154,37 @@ impl Context<'_> {
             return None;
         }
         let own = price.and_then(|price| self.price(&join(pointer, "price"), price, faults)).map(|price| (price, "workflow".to_owned()));
-        let known = own.or_else(|| (self.world.price)(provider, model));
+        let known = (self.world.model)(provider, model);
+        let window_tokens = spec.window_tokens.or(known.window_tokens);
+        let known = own.or(known.price);
         if known.is_none() && unknown != Some(document::PriceUnknown::Allow) {
             let fault = faults.error("W026", &at, format!("the price of `{name}` is not known, so a budget cannot be kept"));
             fault.help = "give it a `price:` or say `price_unknown: allow`".to_owned();
             return None;
         }
         let (price, price_version) = known.map_or((None, "unknown".to_owned()), |(price, version)| (Some(price), version));
-        let spec = ModelSpec { provider: provider.to_owned(), model: model.to_owned(), price, price_version, ..spec };
+        let spec = ModelSpec { provider: provider.to_owned(), model: model.to_owned(), price, price_version, window_tokens, ..spec };
         Some(PlannedModel { spec, latency: None, reply_latencies: BTreeMap::new(), fallback: Vec::new() })
     }
 
     fn price(&self, pointer: &str, price: &document::Price, faults: &mut Faults<'_>) -> Option<Price> {
+        let parts = [&price.cache_read_usd_per_mtok, &price.cache_write_usd_per_mtok, &price.reasoning_usd_per_mtok];
+        let rates = self.rates(pointer, &price.input_usd_per_mtok, &price.output_usd_per_mtok, parts, faults)?;
+        let Some(long) = &price.long else { return Some(Price { rates, long: None }) };
+        let parts = [&long.cache_read_usd_per_mtok, &long.cache_write_usd_per_mtok, &long.reasoning_usd_per_mtok];
+        let dearer = self.rates(&join(pointer, "long"), &long.input_usd_per_mtok, &long.output_usd_per_mtok, parts, faults)?;
+        Some(Price { rates, long: Some(Long { above_tokens: long.above_tokens, rates: dearer }) })
+    }
+
+    /// Reads amounts; those that may be left out are what is read from the cache, what is written to it, and reasoning.
+    fn rates(
+        &self,
+        pointer: &str,
+        input: &document::Amount,
+        output: &document::Amount,
+        [cache_read, cache_write, reasoning]: [&Option<document::Amount>; 3],
+        faults: &mut Faults<'_>,
+    ) -> Option<Rates> {
         let mut amount = |name: &str, amount: &document::Amount| {
             let pointer = join(pointer, name);
             match scalar::pico_per_token(&self.source_text(&pointer, &amount.0)) {
@@ -173,18 +195,18 @@ impl Context<'_> {
                 }
             }
         };
-        let input_pico = amount("input_usd_per_mtok", &price.input_usd_per_mtok)?;
-        let output_pico = amount("output_usd_per_mtok", &price.output_usd_per_mtok)?;
+        let input_pico = amount("input_usd_per_mtok", input)?;
+        let output_pico = amount("output_usd_per_mtok", output)?;
         let mut part = |name: &str, value: &Option<document::Amount>, default: i64| match value {
             Some(value) => amount(name, value),
             None => Some(default),
         };
-        Some(Price {
+        Some(Rates {
             input_pico,
-            cache_read_pico: part("cache_read_usd_per_mtok", &price.cache_read_usd_per_mtok, input_pico)?,
-            cache_write_pico: part("cache_write_usd_per_mtok", &price.cache_write_usd_per_mtok, input_pico)?,
+            cache_read_pico: part("cache_read_usd_per_mtok", cache_read, input_pico)?,
+            cache_write_pico: part("cache_write_usd_per_mtok", cache_write, input_pico)?,
             output_pico,
-            reasoning_pico: part("reasoning_usd_per_mtok", &price.reasoning_usd_per_mtok, output_pico)?,
+            reasoning_pico: part("reasoning_usd_per_mtok", reasoning, output_pico)?,
         })
     }
 
@@ -262,9 +284,6 @@ impl Context<'_> {
 fn is_same(one: &ModelSpec, other: &ModelSpec) -> bool {
     (&one.provider, &one.model) == (&other.provider, &other.model)
 }
-
-/// Costs nothing.
-const FREE: Price = Price { input_pico: 0, cache_read_pico: 0, cache_write_pico: 0, output_pico: 0, reasoning_pico: 0 };
 
 fn stop(stop: document::Stop) -> Stop {
     match stop {

@@ -299,4 +299,8 @@ impl SystemService for Fake {
         let default_limits = Some(v1::Limits { max_turns: Some(50), ..v1::Limits::default() });
         Ok(Response::new(v1::GetServerInfoResponse { store: token.unwrap_or_default(), default_limits, ..Default::default() }))
     }
+
+    async fn list_models(&self, _: Request<v1::ListModelsRequest>) -> Result<Response<v1::ListModelsResponse>, Status> {
+        Err(Status::unimplemented("list_models"))
+    }
 }

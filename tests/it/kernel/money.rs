@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use wren::kernel::event::{Abort, Event, Purpose, TurnAborted, TurnStarted};
-use wren::kernel::ledger::{Account, Limits, Refused, Reservation, post, post_child};
+use wren::kernel::ledger::{Account, Limits, Long, Rates, Refused, Reservation, post, post_child};
 use wren::kernel::{Price, Usage};
 
 use super::world::price;
@@ -61,9 +61,31 @@ fn a_tree_holds_no_more_runs_than_its_least_limit() {
 
 #[test]
 fn a_cost_is_rounded_half_up_once() {
-    let price = Price { input_pico: 1, output_pico: 499, cache_read_pico: 0, cache_write_pico: 0, reasoning_pico: 499 };
+    let rates = Rates { input_pico: 1, output_pico: 499, cache_read_pico: 0, cache_write_pico: 0, reasoning_pico: 499 };
+    let price = Price { rates, long: None };
     let of = |input_tokens, output_tokens| price.cost_usd_nanos(&Usage { input_tokens, output_tokens, ..Usage::default() });
     assert_eq!((of(0, 1), of(1, 1), of(499, 0), of(500, 0), of(501, 1)), (0, 1, 0, 1, 1));
+}
+
+#[test]
+fn a_long_call_costs_more_for_all_of_its_tokens_and_is_set_aside_as_such() {
+    let dear = Rates { input_pico: 2_000_000, cache_read_pico: 200_000, output_pico: 6_000_000, ..price().rates };
+    let price = Price { long: Some(Long { above_tokens: 1000, rates: dear }), ..price() };
+    let cost = |input_tokens, cache_read_tokens| {
+        price.cost_usd_nanos(&Usage { input_tokens, cache_read_tokens, output_tokens: 10, ..Usage::default() })
+    };
+    assert_eq!(cost(1000, 0), 1000 * 1000 + 10 * 4000);
+    assert_eq!(cost(1001, 0), 1001 * 2000 + 10 * 6000);
+    assert_eq!(cost(1001, 1001), 1001 * 200 + 10 * 6000, "cached input counts towards the bound");
+    // An upper bound above the bound covers both sides of it, also where a long call is the cheaper one in part.
+    let worst = price.worst_case_usd_nanos(1001, 10);
+    for input in [0, 1, 999, 1000, 1001] {
+        for cached in [0, input] {
+            assert!(cost(input, cached) <= worst);
+            let written = Usage { input_tokens: input, cache_write_tokens: input, output_tokens: 10, ..Usage::default() };
+            assert!(price.cost_usd_nanos(&written) <= worst);
+        }
+    }
 }
 
 /// Each token is charged once, at its own rate.

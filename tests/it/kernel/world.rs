@@ -11,7 +11,7 @@ use wren::kernel::event::{
     Abort, CallEnded, CallFailure, CallStarted, Cause, ChildEnded, Event, ModelCause, ModelChanged, ParentCall, Purpose, RunCreated,
     TurnAborted, TurnEnded, TurnStarted,
 };
-use wren::kernel::ledger::{self, Account, Refused};
+use wren::kernel::ledger::{self, Account, Rates, Refused};
 use wren::kernel::next::{Around, Next, next};
 use wren::kernel::run::Progress;
 use wren::kernel::{
@@ -60,13 +60,14 @@ pub fn spawn_spec() -> SpawnSpec {
 
 /// 1 USD a million input tokens and 4 a million output tokens.
 pub fn price() -> Price {
-    Price {
+    let rates = Rates {
         input_pico: 1_000_000,
         cache_read_pico: 100_000,
         cache_write_pico: 1_250_000,
         output_pico: 4_000_000,
         reasoning_pico: 4_000_000,
-    }
+    };
+    Price { rates, long: None }
 }
 
 pub fn agent(tools: Vec<ToolSpec>) -> AgentSpec {
@@ -79,6 +80,7 @@ pub fn agent(tools: Vec<ToolSpec>) -> AgentSpec {
         top_p: None,
         price: Some(price()),
         price_version: "workflow".to_owned(),
+        window_tokens: None,
         scripted: None,
         fallback: Vec::new(),
     };

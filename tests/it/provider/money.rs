@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderValue};
 use wren::kernel::Usage;
+use wren::kernel::agent::KnownModel;
 use wren::kernel::event::Abort;
 use wren::provider::price::{Book, WrittenBook};
 use wren::provider::registry::Config;
@@ -15,14 +16,23 @@ use wren::provider::{Providers, fail};
 fn the_book_knows_its_prices_exactly_and_where_they_are_from() {
     let book = Book::builtin().unwrap();
     assert!(!book.version().is_empty() && !book.sources().is_empty());
-    let (price, from) = book.price("openai", "gpt-5-mini").unwrap();
+    let (price, from) = book.model("openai", "gpt-5-mini").price.unwrap();
     assert_eq!(from, book.version());
-    assert_eq!((price.input_pico, price.cache_read_pico, price.output_pico, price.reasoning_pico), (250_000, 25_000, 2_000_000, 2_000_000));
+    let rates = price.rates;
+    assert_eq!((rates.input_pico, rates.cache_read_pico, rates.output_pico, rates.reasoning_pico), (250_000, 25_000, 2_000_000, 2_000_000));
     let usage = Usage { input_tokens: 1000, cache_read_tokens: 400, output_tokens: 100, reasoning_tokens: 60, ..Usage::default() };
     // 600 at 250 nano, 400 at 25, 100 at 2,000.
     assert_eq!(price.cost_usd_nanos(&usage), 150_000 + 10_000 + 200_000);
-    assert_eq!(book.price("openai", "gpt-unheard-of"), None);
-    assert_eq!(book.price("scripted", "gpt-5-mini"), None);
+    assert_eq!(book.model("openai", "gpt-unheard-of"), KnownModel::default());
+    assert_eq!(book.model("scripted", "gpt-5-mini"), KnownModel::default());
+    for provider in ["openai", "anthropic", "gemini"] {
+        let models: Vec<_> = book.models().filter(|(known, _, _)| *known == provider).collect();
+        assert!(models.len() > 5 && models.iter().all(|(_, _, known)| known.window_tokens.is_some()), "{provider}");
+    }
+    // Calls that read more than a bound cost more, all of them: 100,001 at 500 nano and 10 at 2,500.
+    let (haiku, _) = book.model("anthropic", "claude-haiku-5-5").price.unwrap();
+    let long = Usage { input_tokens: 100_001, output_tokens: 10, ..Usage::default() };
+    assert_eq!(haiku.cost_usd_nanos(&long), 100_001 * 500 + 10 * 2500);
 }
 
 #[test]
@@ -30,10 +40,13 @@ fn the_config_puts_its_prices_over_the_book() {
     let written: WrittenBook =
         serde_yaml::from_str("openai: {gpt-5-mini: {input: \"0.3\", output: \"3\"}}\nlocal: {m: {input: \"0\", output: \"0\"}}").unwrap();
     let book = Book::builtin().unwrap().with_overrides(&written).unwrap();
-    let (price, from) = book.price("openai", "gpt-5-mini").unwrap();
-    assert_eq!((price.input_pico, price.cache_read_pico, price.output_pico, from.as_str()), (300_000, 300_000, 3_000_000, "config"));
-    assert_eq!(book.price("local", "m").unwrap().0.output_pico, 0);
-    assert_eq!(book.price("openai", "gpt-5").unwrap().1, book.version());
+    let known = book.model("openai", "gpt-5-mini");
+    let (price, from) = known.price.unwrap();
+    let rates = price.rates;
+    assert_eq!((rates.input_pico, rates.cache_read_pico, rates.output_pico, from.as_str()), (300_000, 300_000, 3_000_000, "config"));
+    assert_eq!(known.window_tokens, Some(400_000), "what the config leaves out stays");
+    assert_eq!(book.model("local", "m").price.unwrap().0.rates.output_pico, 0);
+    assert_eq!(book.model("openai", "gpt-5").price.unwrap().1, book.version());
     for bad in ["-1", "NaN", "1e308", "", "1,5", "$2"] {
         let written: WrittenBook = serde_yaml::from_str(&format!("openai: {{m: {{input: {bad:?}, output: \"1\"}}}}")).unwrap();
         let error = Book::builtin().unwrap().with_overrides(&written).unwrap_err();
@@ -121,7 +134,7 @@ fn missing(providers: &Providers, name: &str) -> Option<String> {
 #[test]
 fn openai_comes_from_the_environment_and_says_which_variable_is_missing() {
     let none = providers(&[], "{}").unwrap();
-    assert_eq!(none.names(), ["anthropic", "openai", "scripted"]);
+    assert_eq!(none.names(), ["anthropic", "gemini", "ollama", "openai", "scripted"]);
     assert_eq!(missing(&none, "scripted"), None);
     assert!(missing(&none, "openai").unwrap().contains("set OPENAI_API_KEY"));
     assert!(missing(&providers(&[("OPENAI_API_KEY", "  ")], "{}").unwrap(), "openai").is_some(), "blank is missing");
@@ -140,7 +153,7 @@ fn openai_comes_from_the_environment_and_says_which_variable_is_missing() {
 fn the_config_adds_endpoints_and_is_strict() {
     let yaml = "groq: {base_url: \"https://groq.example/v1\", key_env: MY_KEY}\nlocal-llm: {base_url: \"http://127.0.0.1:1/v1\"}";
     let both = providers(&[], yaml).unwrap();
-    assert_eq!(both.names(), ["anthropic", "groq", "local-llm", "openai", "scripted"]);
+    assert_eq!(both.names(), ["anthropic", "gemini", "groq", "local-llm", "ollama", "openai", "scripted"]);
     assert!(missing(&both, "groq").unwrap().contains("set MY_KEY"));
     assert_eq!(missing(&providers(&[("MY_KEY", "k")], yaml).unwrap(), "groq"), None);
     for (bad, place) in [

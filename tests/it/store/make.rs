@@ -28,6 +28,7 @@ pub fn created(run: &str, limits: Limits) -> RunCreated {
         top_p: None,
         price: None,
         price_version: "workflow".to_owned(),
+        window_tokens: None,
         scripted: None,
         fallback: Vec::new(),
     };

@@ -45,6 +45,7 @@ impl Asked {
                 top_p: None,
                 price: None,
                 price_version: String::new(),
+                window_tokens: None,
                 scripted: None,
                 fallback: Vec::new(),
             }),
