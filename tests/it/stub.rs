@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -97,8 +98,8 @@ pub struct Seen {
     pub sealed: Vec<String>,
     /// What is charged for it; nothing if it was refused.
     pub charged: Option<Usage>,
-    /// The whole body.
-    pub body: Value,
+    /// What tells its messages from others.
+    said: u64,
     /// The `Authorization` header.
     pub authorization: Option<String>,
 }
@@ -203,7 +204,7 @@ async fn answer(shared: &Arc<Shared>, request: HttpRequest<Incoming>) -> HttpRes
     if wire != Wire::Gemini && body["stream"] != true {
         return refusal(StatusCode::BAD_REQUEST, "this server streams only; ask with \"stream\": true", None);
     }
-    let (request, index) = see(shared, wire, &model, body, authorization);
+    let (request, index) = see(shared, wire, &model, &body, authorization);
     let reply = scripted::choose(&script, &request);
     let latency = Duration::from_millis(reply.latency_ms.unwrap_or(script.latency_ms));
     if let Some(error) = &reply.error {
@@ -253,13 +254,13 @@ fn refusal(status: StatusCode, message: &str, retry_after_ms: Option<u64>) -> Ht
 }
 
 /// Notes a request, and reads it back into what the adapter encoded. Returns where it is noted.
-fn see(shared: &Shared, wire: Wire, model: &str, body: Value, authorization: Option<String>) -> (Request, usize) {
-    let asked = Asked::read(wire, &body);
+fn see(shared: &Shared, wire: Wire, model: &str, body: &Value, authorization: Option<String>) -> (Request, usize) {
+    let asked = Asked::read(wire, body);
     let sealed = asked.sealed.clone();
-    let mut request = asked.into_request(model, wire.max_output(&body));
+    let mut request = asked.into_request(model, wire.max_output(body));
     let mut seen = shared.seen.lock().unwrap();
-    let said = |body: &Value| ["messages", "input", "contents"].iter().find_map(|key| body.get(*key)).cloned();
-    let before = seen.iter().filter(|seen| seen.model == model && said(&seen.body) == said(&body)).count();
+    let said = said(body);
+    let before = seen.iter().filter(|seen| seen.model == model && seen.said == said).count();
     request.attempt = u32::try_from(before + 1).unwrap();
     let agent = shared.agents.iter().find(|(needle, _)| request.instructions.contains(needle.as_str()));
     request.agent = agent.map(|(_, agent)| agent.clone()).unwrap_or_default();
@@ -272,8 +273,16 @@ fn see(shared: &Shared, wire: Wire, model: &str, body: Value, authorization: Opt
         wire,
         sealed,
         charged: None,
-        body,
+        said,
         authorization,
     });
     (request, seen.len() - 1)
+}
+
+/// What tells the messages of a request from others: a request with the same is its next attempt.
+fn said(body: &Value) -> u64 {
+    let messages = ["messages", "input", "contents"].iter().find_map(|key| body.get(*key));
+    let mut hasher = DefaultHasher::new();
+    messages.map(Value::to_string).hash(&mut hasher);
+    hasher.finish()
 }
