@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
 use wren::config::{Config, LogFormat};
 use wren::daemon::{self, Address, Options};
@@ -73,22 +74,25 @@ async fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), Config::read)?;
     log(args.log, &config)?;
     // Before anything is taken over, so that no signal is met by the default of dying.
-    let (mut first, mut second) = (Signals::new()?, Signals::new()?);
+    let mut signals = Signals::new()?;
     let daemon = daemon::start(Options { data_dir: args.data_dir, listen: args.listen, config, takes_up: true }).await?;
     writeln!(std::io::stdout(), "wrend {} serving on {}", env!("CARGO_PKG_VERSION"), daemon.address())?;
-    let asked = async {
-        first.next().await;
+    let (drain, asked) = oneshot::channel();
+    let signalled = async {
+        signals.next().await;
         tracing::info!("asked to end; a second signal leaves at once");
-    };
-    let impatient = async {
-        second.next().await;
-        second.next().await;
+        // One stream counts both, and the first is counted before anybody can see it answered: whoever signals again
+        // once the daemon says that it drains is heard. The receiver is gone only where serving has ended by itself.
+        let _ = drain.send(());
+        signals.next().await;
         tracing::warn!("a second signal: leaving at once; what was under way is taken up at the next start");
     };
+    let asked = async {
+        // The sender is dropped only together with this.
+        let _ = asked.await;
+    };
     tokio::select! {
-        // In this order: the first signal is counted before it is answered, so that a second one right behind it counts too.
-        biased;
-        () = impatient => Ok(ExitCode::FAILURE),
+        () = signalled => Ok(ExitCode::FAILURE),
         served = daemon.serve(asked) => served.map(|()| ExitCode::SUCCESS).map_err(Into::into),
     }
 }
