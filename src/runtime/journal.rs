@@ -18,7 +18,7 @@ use crate::kernel::{CallId, Recorded, Run, RunId};
 use crate::store::{self, Batch, CancelMark, Fence, NewChild, Store};
 
 /// How many events are read at once.
-const PAGE_EVENTS: usize = 512;
+const PAGE_EVENTS: usize = 1024;
 
 /// What a driver begins with.
 pub struct Start {
@@ -116,15 +116,31 @@ pub async fn patiently<T, F: Future<Output = Result<T, store::Error>>>(run: &Run
     }
 }
 
-/// Reads a run's whole journal.
+/// Reads a run's journal after a seq; all of it after 0.
 ///
 /// # Errors
 /// Those of the store.
-pub async fn read_all(store: &dyn Store, run: &RunId) -> Result<Vec<Recorded>, store::Error> {
+pub async fn read(store: &dyn Store, run: &RunId, after_seq: u64) -> Result<Vec<Recorded>, store::Error> {
     let mut journal: Vec<Recorded> = Vec::new();
     loop {
-        let after = journal.last().map_or(0, |last| last.seq);
+        let after = journal.last().map_or(after_seq, |last| last.seq);
         let page = store.load(run, after, PAGE_EVENTS).await?;
+        if page.is_empty() {
+            return Ok(journal);
+        }
+        journal.extend(page);
+    }
+}
+
+/// Reads the journal of a tree after a tree_seq.
+///
+/// # Errors
+/// Those of the store.
+pub async fn read_tree(store: &dyn Store, root: &RunId, after_tree_seq: u64) -> Result<Vec<Recorded>, store::Error> {
+    let mut journal: Vec<Recorded> = Vec::new();
+    loop {
+        let after = journal.last().map_or(after_tree_seq, |last| last.tree_seq);
+        let page = store.load_tree(root, after, PAGE_EVENTS).await?;
         if page.is_empty() {
             return Ok(journal);
         }
@@ -252,9 +268,13 @@ impl Journal {
     fn committed(&mut self, recorded: Vec<Recorded>) {
         let settles = self.staged.iter().any(|(_, event)| matches!(event, Event::TurnEnded(_) | Event::TurnAborted(_)));
         self.committed_seq = self.run.summary.seq;
+        // After an answer that was lost, what other runs of the tree wrote is among them.
+        let is_ours = |recorded: &Recorded| {
+            matches!(recorded.event, Event::RunCreated(_)) && self.children.iter().any(|child| child.id == recorded.run)
+        };
         self.created = match self.children[..] {
             [] => Vec::new(),
-            [..] => recorded.iter().filter(|recorded| matches!(recorded.event, Event::RunCreated(_))).cloned().collect(),
+            [..] => recorded.iter().filter(|recorded| is_ours(recorded)).cloned().collect(),
         };
         self.clear_staged();
         let parent = self.run.created.parent.as_ref().map(|parent| parent.run.clone());
@@ -281,7 +301,7 @@ impl Journal {
 
     /// Looks whether a transaction whose answer was lost took place, and publishes it if so.
     async fn find_committed(&mut self) -> Result<bool, Stop> {
-        let news = patiently(self.run.id(), || self.store.load(self.run.id(), self.committed_seq, PAGE_EVENTS)).await?;
+        let news = patiently(self.run.id(), || read(&*self.store, self.run.id(), self.committed_seq)).await?;
         let ours: Vec<&Recorded> = news.iter().filter(|recorded| !matches!(recorded.event, Event::ChildEnded(_))).collect();
         let found = ours
             .first()
@@ -291,7 +311,7 @@ impl Journal {
         }
         let before = news.first().map_or(0, |first| first.tree_seq.saturating_sub(1));
         let root = self.run.created.root.clone();
-        let tree_news = patiently(self.run.id(), || self.store.load_tree(&root, before, PAGE_EVENTS)).await?;
+        let tree_news = patiently(self.run.id(), || read_tree(&*self.store, &root, before)).await?;
         self.reload().await?;
         self.committed(tree_news);
         self.refresh().await?;
@@ -303,7 +323,7 @@ impl Journal {
     /// # Errors
     /// [`Stop`] if the run must be let go.
     pub async fn catch_up(&mut self) -> Result<(), Stop> {
-        let news = patiently(self.run.id(), || self.store.load(self.run.id(), self.committed_seq, PAGE_EVENTS)).await?;
+        let news = patiently(self.run.id(), || read(&*self.store, self.run.id(), self.committed_seq)).await?;
         if news.is_empty() {
             return Ok(());
         }
@@ -363,7 +383,7 @@ impl Journal {
     }
 
     async fn reload(&mut self) -> Result<(), Stop> {
-        let journal = patiently(self.run.id(), || read_all(&*self.store, self.run.id())).await?;
+        let journal = patiently(self.run.id(), || read(&*self.store, self.run.id(), 0)).await?;
         if let Some(run) = Run::fold(&journal)? {
             self.committed_seq = run.summary.seq;
             self.run = run;

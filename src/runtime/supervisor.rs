@@ -18,7 +18,7 @@ use super::circuit::Circuits;
 use super::clock::Clock;
 use super::driver::{Driver, Left};
 use super::feed::Feed;
-use super::journal::{Journal, Start, Stop, patiently, read_all};
+use super::journal::{self, Journal, Start, Stop, patiently};
 use super::submit::Plans;
 use super::tree::{Seat, Tree};
 use super::{Config, Error};
@@ -158,7 +158,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::Store`], or [`Error::SetAside`] if the journal cannot be read.
     pub async fn load(&self, run: &RunId) -> Result<Run, Error> {
-        let journal = read_all(&**self.store(), run).await?;
+        let journal = journal::read(&**self.store(), run, 0).await?;
         let folded = Run::fold(&journal).map_err(|illegal| Error::SetAside(illegal.to_string()))?;
         folded.ok_or_else(|| Error::NotFound(run.to_string()))
     }
@@ -305,17 +305,7 @@ impl Runtime {
 
     /// Reads a tree's journal after a tree_seq.
     pub(super) async fn read_tree(&self, root: &RunId, after: u64) -> Result<Vec<Arc<Recorded>>, Error> {
-        /// How many events are read at once.
-        const PAGE_EVENTS: usize = 1024;
-        let mut journal: Vec<Arc<Recorded>> = Vec::new();
-        loop {
-            let after = journal.last().map_or(after, |last| last.tree_seq);
-            let page = self.store().load_tree(root, after, PAGE_EVENTS).await?;
-            if page.is_empty() {
-                return Ok(journal);
-            }
-            journal.extend(page.into_iter().map(Arc::new));
-        }
+        Ok(journal::read_tree(&**self.store(), root, after).await?.into_iter().map(Arc::new).collect())
     }
 
     /// Gives a run a driver, unless it has one. The seat is taken before this returns, so a cancel that comes next
@@ -397,7 +387,7 @@ impl Runtime {
             Err(Stop::Store(store::Error::Ended)) => return Ok(None),
             Err(stop) => return Err(stop),
         };
-        let journal = patiently(run, || read_all(&**self.store(), run)).await?;
+        let journal = patiently(run, || journal::read(&**self.store(), run, 0)).await?;
         let folded = Run::fold(&journal)?.ok_or_else(|| Stop::Store(store::Error::NotFound(run.clone())))?;
         Ok(Some(Start { run: folded, epoch: claimed.row.epoch, path: claimed.path, cancel: claimed.row.cancel }))
     }
@@ -418,7 +408,7 @@ impl Runtime {
             if let Some(known_us) = tree.deadline_us(&id) {
                 return Ok(deadline_us.min(known_us));
             }
-            let journal = patiently(&id, || read_all(&**self.store(), &id)).await?;
+            let journal = patiently(&id, || journal::read(&**self.store(), &id, 0)).await?;
             let Some(parent) = Run::fold(&journal)? else { break };
             deadline_us = deadline_us.min(self.deadline_us(&parent));
             above = parent.created.parent.as_ref().map(|parent| parent.run.clone());

@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rusqlite::config::DbConfig;
@@ -53,13 +53,24 @@ pub fn prepare(dir: &Path) -> Result<Lock, Error> {
     Ok(Lock(lock))
 }
 
-/// Opens the file for the one writer and brings its schema up to date.
+/// Which file on which disk a path named, so that another one in its place is not taken for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+/// Returns which file the path names now.
+pub fn identity(path: &Path) -> Result<Identity, Error> {
+    let found = path.metadata().map_err(|error| Error::Unavailable(format!("cannot find {}: {error}", path.display())))?;
+    Ok(Identity { device: found.dev(), inode: found.ino() })
+}
+
+/// Opens the file for the one writer, creates it where there is none, and brings its schema up to date.
 pub fn connect_writer(path: &Path) -> Result<Connection, Error> {
     if rusqlite::version_number() < SQLITE_VERSION_MIN {
         return Err(Error::Unavailable(format!("SQLite {} may corrupt its log; at least 3.51.3 is needed", rusqlite::version())));
     }
-    let advice = "restore it from a backup, or start with another --data-dir";
-    let unusable = |error: rusqlite::Error| Error::Unavailable(format!("cannot open {}: {error}; {advice}", path.display()));
     if !path.exists() {
         // SQLite gives a new file and its log the mode of the umask; this one holds prompts.
         OpenOptions::new()
@@ -70,7 +81,24 @@ pub fn connect_writer(path: &Path) -> Result<Connection, Error> {
             .open(path)
             .map_err(|error| Error::Unavailable(format!("cannot create {}: {error}", path.display())))?;
     }
-    let connection = Connection::open(path).map_err(unusable)?;
+    connect_existing(path)
+}
+
+/// Opens the file for the one writer again. A file that is gone, as under a disk that was taken away, or that is another
+/// one than before is refused: an empty store in its place would answer that nothing ever ran.
+pub fn reconnect_writer(path: &Path, before: Identity) -> Result<Connection, Error> {
+    if identity(path)? != before {
+        let why = "is not the file that was opened; bring that one back, or restart wrend to go on with this one";
+        return Err(Error::Unavailable(format!("{} {why}", path.display())));
+    }
+    connect_existing(path)
+}
+
+fn connect_existing(path: &Path) -> Result<Connection, Error> {
+    let advice = "restore it from a backup, or start with another --data-dir";
+    let unusable = |error: rusqlite::Error| Error::Unavailable(format!("cannot open {}: {error}; {advice}", path.display()));
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(unusable)?;
     // What SQLite may not write it opens for reading, without a word and for as long as the connection lasts.
     if connection.is_readonly("main").map_err(unusable)? {
         return Err(Error::Unavailable(format!("{} cannot be written; make it and its disk writable", path.display())));

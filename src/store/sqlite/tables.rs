@@ -24,6 +24,7 @@ const CHECKPOINT_LOOK_EVERY: u32 = 64;
 /// The one connection that writes.
 pub struct SqlTables {
     path: PathBuf,
+    identity: file::Identity,
     connection: Connection,
     /// Whether the connection failed in a way after which it must not be trusted.
     is_broken: bool,
@@ -41,13 +42,22 @@ pub struct SqlTables {
 impl SqlTables {
     /// Opens the file.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        Ok(Self::on(file::connect_writer(path)?, path))
+        Self::on(file::connect_writer(path)?, path)
     }
 
     /// Takes a connection that is set up.
-    pub fn on(connection: Connection, path: &Path) -> Self {
-        let path = path.to_owned();
-        Self { path, connection, is_broken: false, cache: HashMap::new(), touched: Vec::new(), lost: None, written: 0, commits: 0 }
+    pub fn on(connection: Connection, path: &Path) -> Result<Self, Error> {
+        Ok(Self {
+            path: path.to_owned(),
+            identity: file::identity(path)?,
+            connection,
+            is_broken: false,
+            cache: HashMap::new(),
+            touched: Vec::new(),
+            lost: None,
+            written: 0,
+            commits: 0,
+        })
     }
 
     fn run(&self, sql: &str) -> Result<(), Error> {
@@ -62,12 +72,17 @@ impl SqlTables {
     pub fn begin(&mut self) -> Result<(), Error> {
         if self.is_broken {
             // After a failed sync nobody knows what of the log is on the disk. What a fresh connection reads is the truth.
-            self.connection = file::connect_writer(&self.path)?;
+            self.connection = file::reconnect_writer(&self.path, self.identity)?;
+            self.cache.clear();
             self.is_broken = false;
         }
         self.lost = None;
         self.written = 0;
-        self.run("BEGIN IMMEDIATE")
+        let begun = self.run("BEGIN IMMEDIATE");
+        // SQLite may have opened the log for reading alone while the disk was so, and keeps it like that: only a fresh
+        // connection sees that the disk is well again.
+        self.is_broken = matches!(&begun, Err(error) if !matches!(error, Error::Full(_)));
+        begun
     }
 
     /// Returns whether another job may join the transaction.

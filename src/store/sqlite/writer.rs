@@ -110,7 +110,7 @@ mod tests {
         let connection = file::connect_writer(&path).unwrap();
         let used: i64 = connection.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
         connection.query_row(&format!("PRAGMA max_page_count={}", used + free_pages), [], |_| Ok(())).unwrap();
-        Writer::start(SqlTables::on(connection, &path)).unwrap()
+        Writer::start(SqlTables::on(connection, &path).unwrap()).unwrap()
     }
 
     fn bundles(dir: &std::path::Path) -> Vec<String> {
@@ -165,6 +165,50 @@ mod tests {
             assert_eq!(bundles(dir.path()), ["b"]);
             // What was cached before is read again.
             assert!(writer.write(|tables| tables.row(&RunId::new("nobody"))).await.unwrap().is_none());
+        });
+    }
+
+    #[test]
+    fn a_connection_that_can_only_read_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("wren.db");
+        let connection = file::connect_writer(&path).unwrap();
+        // As where the log could only be opened for reading.
+        connection.execute_batch("PRAGMA query_only=ON").unwrap();
+        let writer = Writer::start(SqlTables::on(connection, &path).unwrap()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let refused = writer.write(|tables| tables.put_bundle("a", b"x")).await;
+            assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+            writer.write(|tables| tables.put_bundle("b", b"x")).await.unwrap();
+            assert_eq!(bundles(dir.path()), ["b"]);
+        });
+    }
+
+    #[test]
+    fn a_store_that_is_gone_is_waited_for_and_never_begun_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let writer = narrow(dir.path(), 1_000);
+        let (path, elsewhere) = (dir.path().join("wren.db"), dir.path().join("elsewhere.db"));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let put = |name: &'static str| writer.write(move |tables| tables.put_bundle(name, b"x"));
+            put("a").await.unwrap();
+            let undone = writer.write(|tables| {
+                tables.undo_all();
+                Err::<(), _>(Error::Unavailable("the disk failed".to_owned()))
+            });
+            assert!(undone.await.is_err());
+            std::fs::rename(&path, &elsewhere).unwrap();
+            let words = |answer: Result<(), Error>| answer.unwrap_err().to_string();
+            assert!(words(put("b").await).contains("cannot find"));
+            assert!(!path.exists());
+            std::fs::write(&path, b"").unwrap();
+            assert!(words(put("c").await).contains("is not the file that was opened"));
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+            std::fs::rename(&elsewhere, &path).unwrap();
+            put("d").await.unwrap();
+            assert_eq!(bundles(dir.path()), ["a", "d"]);
         });
     }
 }

@@ -108,11 +108,16 @@ fn dying(store: &Arc<Memory>, appends: i64, commits_last: bool) -> Faulty {
 
 /// Runs the tree to its end over a store. Returns what was seen, and where it can be looked at.
 fn play(store: Arc<dyn Store>) -> (tokio::runtime::Runtime, Bench, RunId, Vec<Live>) {
+    play_workflow(TREE, store)
+}
+
+fn play_workflow(workflow: &str, store: Arc<dyn Store>) -> (tokio::runtime::Runtime, Bench, RunId, Vec<Live>) {
     let runtime = paused();
     let (bench, root, seen) = runtime.block_on(async {
         let bench = Bench::over(store, Arc::new(tempfile::tempdir().unwrap())).await;
-        let root = bench.submit(TREE).await;
-        let seen = bench.follow(&root).await;
+        let root = bench.submit(workflow).await;
+        let hour = std::time::Duration::from_secs(3600);
+        let seen = tokio::time::timeout(hour, bench.follow(&root)).await.expect("it ends by itself");
         (bench, root, seen)
     });
     (runtime, bench, root, seen)
@@ -231,4 +236,74 @@ fn an_append_that_came_too_late_loses_nothing_that_happened() {
         points += 1;
     }
     assert!(points > 15, "{points}");
+}
+
+/// A tree in which the lead asks for `wide` children at once, and each of them for one more where it is `deep`.
+fn spreading(wide: usize, deep: bool) -> String {
+    let deep = if deep {
+        "{agent: worker, turn: 1, calls: [{tool: ask, args: {question: two}}]}"
+    } else {
+        "{agent: worker, turn: 1, text: I know.}"
+    };
+    let calls = vec!["{tool: research, args: {question: one}}"; wide].join(", ");
+    format!(
+        r#"
+wren: v1
+name: deep
+models:
+  script:
+    max_output: 64
+    scripted:
+      price: {{input_usd_per_mtok: 1.00, output_usd_per_mtok: 2.00}}
+      replies:
+        - {{agent: lead, turn: 1, calls: [{calls}]}}
+        - {{agent: lead, text: All are done.}}
+        - {deep}
+        - {{agent: worker, text: I asked.}}
+        - {{agent: scout, text: I looked.}}
+tools:
+  research: {{description: Looks., subagent: worker, parameters: {{question: {{type: string}}}}, prompt: "{{{{ args.question }}}}", max_parallel: 400, max_calls: 400}}
+  ask: {{description: Asks., subagent: scout, parameters: {{question: {{type: string}}}}, prompt: "{{{{ args.question }}}}"}}
+agents:
+  lead: {{model: script, instructions: Delegate., tools: [research]}}
+  worker: {{model: script, instructions: Work., tools: [ask]}}
+  scout: {{model: script, instructions: Look.}}
+agent: lead
+prompt: Go.
+limits: {{max_runs: 1000, max_turns: 5}}
+"#
+    )
+}
+
+fn outcomes(runtime: &tokio::runtime::Runtime, bench: &Bench, root: &RunId) -> Vec<Option<Outcome>> {
+    runtime.block_on(bench.runtime.subtree(root)).unwrap().iter().map(|row| row.summary.outcome).collect()
+}
+
+/// Plays a tree whose nth append is done and its answer lost. Returns whether there was such an append.
+fn play_with_a_lost_answer(tree: &str, nth: i64, runs: usize) -> bool {
+    let asked = Arc::new(AtomicI64::new(0));
+    let seen = asked.clone();
+    let failing = Faulty::new(&Arc::new(Memory::new()), move |asked| match asked {
+        Asked::Append if seen.fetch_add(1, Ordering::SeqCst) == nth => Fate::Lost,
+        Asked::Append | Asked::Claim | Asked::Load | Asked::Path => Fate::Works,
+    });
+    let to_ended = failing.to_ended.clone();
+    let (runtime, bench, root, _) = play_workflow(tree, Arc::new(failing));
+    assert_eq!(outcomes(&runtime, &bench, &root), vec![Some(Outcome::Completed); runs], "append {nth}");
+    // Whoever lost the answer that ended a run asks once more.
+    assert!(to_ended.load(Ordering::SeqCst) <= 1, "a run that had ended was begun again, append {nth}");
+    asked.load(Ordering::SeqCst) > nth
+}
+
+/// While a run looks for its own transaction, the others of the tree go on; what they began is left to them.
+#[test]
+fn after_a_lost_answer_a_run_begins_its_own_children_alone() {
+    let points = (0..).take_while(|nth| play_with_a_lost_answer(&spreading(3, true), *nth, 7)).count();
+    assert!(points > 20, "{points}");
+}
+
+#[test]
+fn a_long_transaction_whose_answer_was_lost_is_found_whole() {
+    // The first append is the reply, the second one begins the children: more facts than are read at once.
+    assert!(play_with_a_lost_answer(&spreading(350, false), 1, 351));
 }

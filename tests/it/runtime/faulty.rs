@@ -1,12 +1,13 @@
 //! A store that fails as told: the process dies at it, or the disk does not take what it is given for a while.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, pending};
 use tokio::sync::Notify;
 use wren::kernel::ledger::Account;
-use wren::kernel::{Recorded, RunId};
+use wren::kernel::{Recorded, RunId, State};
 use wren::store::memory::Memory;
 use wren::store::{Appended, Batch, CancelMark, Claimed, Created, Error, Fence, NewTree, Page, Query, Row, Store};
 
@@ -44,11 +45,13 @@ pub struct Faulty {
     pub dead: Arc<Notify>,
     /// A run whose drivers come late.
     pub slow: Option<RunId>,
+    /// How often somebody wanted to write to a run that had ended.
+    pub to_ended: Arc<AtomicU64>,
 }
 
 impl Faulty {
     pub fn new(inner: &Arc<Memory>, fate: impl Fn(Asked) -> Fate + Send + Sync + 'static) -> Self {
-        Self { inner: inner.clone(), fate: Box::new(fate), dead: Arc::new(Notify::new()), slow: None }
+        Self { inner: inner.clone(), fate: Box::new(fate), dead: Arc::new(Notify::new()), slow: None, to_ended: Arc::default() }
     }
 
     /// `work` is called only if it is to be done: the store inside may do it at once.
@@ -89,7 +92,12 @@ impl Store for Faulty {
     }
 
     fn append(&self, fence: Fence, batch: Batch) -> BoxFuture<'_, Result<Appended, Error>> {
-        Box::pin(self.ask(Asked::Append, || self.inner.append(fence, batch)))
+        Box::pin(async move {
+            let run = fence.run.clone();
+            let has_ended = matches!(self.inner.get(&run).await, Ok(row) if row.summary.state == State::Ended);
+            self.to_ended.fetch_add(u64::from(has_ended), Ordering::SeqCst);
+            self.ask(Asked::Append, || self.inner.append(fence, batch)).await
+        })
     }
 
     fn load(&self, run: &RunId, after_seq: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Recorded>, Error>> {
