@@ -9,6 +9,7 @@ use wren::wire::v1;
 
 use crate::Result;
 use crate::daemon::{Daemon, Plan, ms};
+use crate::door::Door;
 use crate::stub::Stub;
 
 /// Three levels of ten: 1,111 runs, of which 1,000 ask a provider that takes ten seconds.
@@ -159,4 +160,28 @@ pub async fn kills(stub: &Stub) -> Result<Value> {
     Ok(
         json!({"kills": 200, "in_the_middle": killed_running, "with_write_off": written_off, "different": different, "quiet": format!("{quiet:?}")}),
     )
+}
+
+/// limiter: 200 runs of 5 turns before a provider that takes ten requests at once, 50 ms each, and refuses the others.
+pub async fn limiter(stub: &Stub) -> Result<Value> {
+    const RUNS: usize = 200;
+    const AT_ONCE: usize = 10;
+    let door = Door::open(stub, AT_ONCE)?;
+    let mut daemon = Daemon::start(&door.stub).await?;
+    daemon.open_lines(RUNS).await?;
+    let began = Instant::now();
+    let each = plan("plan-5+lat-50");
+    let finished = try_join_all((0..RUNS).map(|which| daemon.complete_on(which, &each))).await?;
+    let wall_ms = ms(began);
+    let knocks = door.knocks();
+    let first = knocks.first().ok_or("nobody knocked")?.at;
+    let (early, late): (Vec<_>, Vec<_>) = knocks.iter().partition(|knock| knock.at.duration_since(first) < Duration::from_secs(1));
+    let refused = |knocks: &[&crate::door::Knock]| knocks.iter().filter(|knock| knock.refused).count();
+    let gaps = finished.iter().flat_map(|run| run.turns_at.windows(2).map(|pair| (pair[1] - pair[0]) * 1e3));
+    Ok(json!({
+        "runs": RUNS, "failed": 0, "wall_ms": wall_ms, "ideal_ms": RUNS * 5 * 50 / AT_ONCE,
+        "requests_first_second": early.len(), "refused_first_second": refused(&early),
+        "requests_later": late.len(), "refused_later": refused(&late),
+        "longest_between_turns_ms": gaps.fold(0.0, f64::max), "round_ms": RUNS * 50 / AT_ONCE,
+    }))
 }

@@ -11,6 +11,7 @@ use crate::Result;
 /// How long it may take until a count is reached.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+#[derive(Clone)]
 pub struct Stub {
     address: String,
 }
@@ -19,6 +20,14 @@ impl Stub {
     pub fn from_environment() -> Result<Self> {
         let address = std::env::var("STUB").map_err(|_| "STUB must be the address (HOST:PORT) of a scripted provider")?;
         Ok(Self { address })
+    }
+
+    pub fn at(address: &str) -> Self {
+        Self { address: address.to_owned() }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     pub fn base_url(&self) -> String {

@@ -14,7 +14,7 @@ use super::ledger::{Account, Reservation};
 use super::message::{Args, CallId, Message, Stop};
 use super::run::{PendingCall, Progress, Run};
 use super::summary::{Outcome, State};
-pub use provider::{ATTEMPTS_MAX, ATTEMPTS_WITH_FALLBACK_MAX};
+pub use provider::{ATTEMPTS_MAX, ATTEMPTS_WITH_FALLBACK_MAX, REFUSALS_MAX};
 
 /// How often the model may be asked to repair an answer that does not fit its schema.
 pub const REPAIRS_MAX: u32 = 2;

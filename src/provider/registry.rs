@@ -58,6 +58,32 @@ pub struct EndpointConfig {
     pub first_byte_timeout_ms: Option<u64>,
     /// Between two pieces of an answer, in milliseconds.
     pub idle_timeout_ms: Option<u64>,
+    /// How much of it each of its models is asked at most.
+    pub limits: Limits,
+}
+
+/// How much each model of a provider is asked at most. What is left out is learned from what the provider refuses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Calls under way at once.
+    pub concurrency: Option<usize>,
+    /// Calls a minute.
+    pub requests_per_minute: Option<u32>,
+    /// Input plus output tokens a minute. A call counts as what it may use until it is known what it used.
+    pub tokens_per_minute: Option<u32>,
+}
+
+impl Limits {
+    /// Returns the first field that lets nothing through.
+    fn zero(self) -> Option<&'static str> {
+        let fields = [
+            ("concurrency", self.concurrency == Some(0)),
+            ("requests_per_minute", self.requests_per_minute == Some(0)),
+            ("tokens_per_minute", self.tokens_per_minute == Some(0)),
+        ];
+        fields.into_iter().find(|(_, is_zero)| *is_zero).map(|(name, _)| name)
+    }
 }
 
 /// A wire family.
@@ -123,13 +149,14 @@ pub struct Error {
 #[derive(Clone)]
 pub struct Providers {
     by_name: BTreeMap<String, Arc<dyn Provider>>,
+    limits: BTreeMap<String, Limits>,
 }
 
 impl Providers {
     /// Returns the scripted provider alone.
     pub fn scripted_only() -> Self {
         let scripted: Arc<dyn Provider> = Arc::new(ScriptedProvider);
-        Self { by_name: BTreeMap::from([(SCRIPTED.to_owned(), scripted)]) }
+        Self { by_name: BTreeMap::from([(SCRIPTED.to_owned(), scripted)]), limits: BTreeMap::new() }
     }
 
     /// Sets up what the config names, `openai` and `scripted`. `env` returns an environment variable's value.
@@ -145,6 +172,11 @@ impl Providers {
             providers.insert(name, endpoint(name, config.endpoints.get(name).unwrap_or(&absent), env)?);
         }
         for (name, endpoint_config) in &config.endpoints {
+            if let Some(field) = endpoint_config.limits.zero() {
+                let place = format!("providers.{name}.limits.{field}");
+                return Err(Error { place, why: "give a number above 0, or leave it out".to_owned() });
+            }
+            providers.limits.insert(name.clone(), endpoint_config.limits);
             if known(name).is_some() {
                 continue;
             }
@@ -168,6 +200,11 @@ impl Providers {
     /// Returns the provider of that name.
     pub fn get(&self, name: &str) -> Option<Arc<dyn Provider>> {
         self.by_name.get(name).cloned()
+    }
+
+    /// Returns how much each model of that provider is asked at most.
+    pub fn limits(&self, name: &str) -> Limits {
+        self.limits.get(name).copied().unwrap_or_default()
     }
 
     /// Returns all names.

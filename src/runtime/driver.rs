@@ -8,11 +8,11 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Duration, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::journal::{Commit, Journal, Stop};
+use super::limiter::{Permit, Want};
 use super::supervisor::Runtime;
 use super::tree::{Seat, Tree};
 use crate::kernel::event::{Abort, CallEnded, CallFailure, ChildEnded, Event, ModelCause, ModelChanged, Purpose, RunEnded, TurnStarted};
@@ -35,7 +35,7 @@ pub struct Driver {
     pub(super) calls_token: CancellationToken,
     pub(super) effects: FuturesUnordered<BoxFuture<'static, CallEnded>>,
     waited_for: Option<(u32, u32)>,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<Permit>,
     cancel_seen: bool,
     deadline_seen: bool,
     drain_seen: bool,
@@ -191,7 +191,7 @@ impl Driver {
     /// Sets money aside, asks the model, and stages what came of it.
     async fn ask(&mut self, ask: Ask) -> Result<(), Stop> {
         let model = self.journal.run.model.clone();
-        if !self.backed_off(&ask).await? || !self.permitted().await? {
+        if !self.backed_off(&ask).await? || !self.permitted(&ask).await? {
             return Ok(());
         }
         let started = TurnStarted {
@@ -207,6 +207,7 @@ impl Driver {
             return Ok(());
         }
         let closed = self.turn(&started).await;
+        self.note_limits(&closed);
         self.runtime.circuits().note(
             &model,
             match &closed {
@@ -224,7 +225,7 @@ impl Driver {
         let failed = self.journal.run.last_abort.as_ref().filter(|_| self.journal.run.tries() > 0);
         let Some(failed) = failed.filter(|_| self.waited_for != Some((ask.turn, ask.attempt))) else { return Ok(true) };
         let jitter = u64::try_from(self.runtime.clock().now_us()).unwrap_or(0);
-        let wait = Duration::from_millis(retry::delay_ms(self.journal.run.tries(), failed.retry_after_ms, jitter));
+        let wait = Duration::from_millis(retry::delay_ms(self.journal.run.tries(), failed.reason, failed.retry_after_ms, jitter));
         // What is staged (the aborted attempt) frees money for others: it must not wait with us.
         if self.journal.commit().await? == Commit::Again {
             return Ok(false);
@@ -236,13 +237,22 @@ impl Driver {
         Ok(true)
     }
 
-    /// Takes one of the daemon's turns in flight. A parked run holds none, so children never wait for their parents.
-    async fn permitted(&mut self) -> Result<bool, Stop> {
+    /// Waits for the right to ask the model. A parked run holds none, so children never wait for their parents.
+    async fn permitted(&mut self, ask: &Ask) -> Result<bool, Stop> {
+        let run = &self.journal.run;
+        let want = Want {
+            provider: run.model.provider.clone(),
+            model: run.model.model.clone(),
+            root: run.created.root.clone(),
+            depth: run.created.depth,
+            tokens: ask.reservation.tokens,
+        };
+        self.permit = self.permit.take().filter(|permit| permit.serves(&want));
         if self.permit.is_some() {
             return Ok(true);
         }
-        let turns = self.runtime.turns();
-        if let Ok(permit) = turns.clone().try_acquire_owned() {
+        let limiter = self.runtime.limiter().clone();
+        if let Some(permit) = limiter.try_acquire(&want) {
             self.permit = Some(permit);
             return Ok(true);
         }
@@ -251,9 +261,37 @@ impl Driver {
         }
         let mut permit = None;
         // The wait may have been long, or cut short: either way the kernel decides again, on fresh figures.
-        self.interrupted(async { permit = turns.acquire_owned().await.ok() }).await;
+        self.interrupted(async { permit = Some(limiter.acquire(&want).await) }).await;
         self.permit = permit;
         Ok(false)
+    }
+
+    /// Tells the limiter what became of an attempt. A script refuses for the sake of its own run, and says nothing of a
+    /// provider.
+    fn note_limits(&mut self, closed: &Event) {
+        let is_scripted = self.journal.run.model.scripted.is_some();
+        let Some(permit) = self.permit.as_mut().filter(|_| !is_scripted) else { return };
+        match closed {
+            Event::TurnEnded(ended) => {
+                permit.taken((!ended.estimated).then(|| ended.usage.input_tokens.saturating_add(ended.usage.output_tokens)))
+            }
+            Event::TurnAborted(aborted) => match aborted.reason {
+                Abort::RateLimited | Abort::Overloaded => permit.refused(aborted.retry_after_ms),
+                Abort::CutStream | Abort::Malformed | Abort::Cancelled => permit.taken(None),
+                Abort::Auth
+                | Abort::Quota
+                | Abort::ContextLength
+                | Abort::NotFound
+                | Abort::Provider
+                | Abort::Network
+                | Abort::NoAnswer
+                | Abort::ContentRefused
+                | Abort::InvalidRequest
+                | Abort::Timeout
+                | Abort::Crash => {}
+            },
+            _ => {}
+        }
     }
 
     /// Waits for `future`, unless a cancel, the deadline or a drain comes first. Returns whether one did.

@@ -9,6 +9,7 @@ pub mod clock;
 pub mod driver;
 pub mod feed;
 pub mod journal;
+mod limiter;
 mod recovery;
 mod submit;
 pub mod supervisor;

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio::sync::Semaphore;
 use tokio::time::{Duration, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -19,6 +18,7 @@ use super::clock::Clock;
 use super::driver::{Driver, Left};
 use super::feed::Feed;
 use super::journal::{self, Journal, Start, Stop, patiently};
+use super::limiter::Limiter;
 use super::submit::Plans;
 use super::tree::{Seat, Tree};
 use super::{Config, Error};
@@ -45,7 +45,7 @@ struct Inner {
     book: Book,
     telemetry: Telemetry,
     clock: Clock,
-    turns: Arc<Semaphore>,
+    limiter: Arc<Limiter>,
     circuits: Circuits,
     drivers: TaskTracker,
     draining: CancellationToken,
@@ -78,7 +78,7 @@ impl Runtime {
     /// Those of the store. A run that cannot be taken over is set aside and stops nobody.
     pub async fn start(parts: Parts) -> Result<Self, Error> {
         let Parts { config, store, providers, book, telemetry } = parts;
-        let turns = Arc::new(Semaphore::new(config.turns_in_flight_max));
+        let limiter = Arc::new(Limiter::new(config.turns_in_flight_max, providers.clone()));
         let inner = Inner {
             config,
             store,
@@ -86,7 +86,7 @@ impl Runtime {
             book,
             telemetry,
             clock: Clock::start(),
-            turns,
+            limiter,
             circuits: Circuits::default(),
             drivers: TaskTracker::new(),
             draining: CancellationToken::new(),
@@ -217,8 +217,8 @@ impl Runtime {
         &self.inner.plans
     }
 
-    pub(super) fn turns(&self) -> Arc<Semaphore> {
-        self.inner.turns.clone()
+    pub(super) fn limiter(&self) -> &Arc<Limiter> {
+        &self.inner.limiter
     }
 
     pub(super) fn circuits(&self) -> &Circuits {

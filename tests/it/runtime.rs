@@ -4,6 +4,7 @@ mod cancels;
 mod commands;
 mod crash;
 mod faulty;
+mod limiter;
 mod models;
 mod watchers;
 
@@ -60,7 +61,7 @@ impl Bench {
             data_dir: dir.path().join("data"),
             ceilings: Config::CEILINGS,
             turns_in_flight_max: 64,
-            trees_max: 100,
+            trees_max: 1_000,
             drain_timeout_ms: 5_000,
             takes_up: true,
         }

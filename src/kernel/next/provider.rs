@@ -7,6 +7,9 @@ use crate::kernel::summary::Outcome;
 
 /// How often the provider may fail at one turn before the run gives up.
 pub const ATTEMPTS_MAX: u32 = 5;
+/// How often it may say that it is asked too much before the run gives up. The limiter learns from each such answer, so
+/// this is for a provider that refuses whatever it is sent.
+pub const REFUSALS_MAX: u32 = 20;
 /// How often it may fail before another model is asked, where there is one.
 pub const ATTEMPTS_WITH_FALLBACK_MAX: u32 = 2;
 /// A wait that a provider asks for, in milliseconds, above which another model is asked at once.
@@ -17,7 +20,11 @@ pub(super) fn failed(run: &Run) -> Option<Next> {
     // After a change of the model the failures before it were another's.
     let abort = run.last_abort.as_ref().filter(|_| run.tries() > 0)?;
     let has_other = !run.fallback.is_empty() && another_may_cure(abort.reason);
-    let (tries_max, wait_ms_max) = if has_other { (ATTEMPTS_WITH_FALLBACK_MAX, WAIT_MS_MAX) } else { (ATTEMPTS_MAX, u64::MAX) };
+    let (tries_max, wait_ms_max) = match (has_other, abort.reason) {
+        (true, _) => (ATTEMPTS_WITH_FALLBACK_MAX, WAIT_MS_MAX),
+        (false, Abort::RateLimited | Abort::Overloaded) => (REFUSALS_MAX, u64::MAX),
+        (false, _) => (ATTEMPTS_MAX, u64::MAX),
+    };
     if abort.retryable && run.tries() < tries_max && abort.retry_after_ms.is_none_or(|wait_ms| wait_ms <= wait_ms_max) {
         return None;
     }

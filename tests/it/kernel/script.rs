@@ -96,8 +96,16 @@ fn stop_of(name: &str) -> Stop {
 }
 
 fn abort_of(name: &str) -> Abort {
-    let all =
-        [Abort::Auth, Abort::RateLimited, Abort::CutStream, Abort::ContextLength, Abort::Timeout, Abort::InvalidRequest, Abort::Overloaded];
+    let all = [
+        Abort::Auth,
+        Abort::RateLimited,
+        Abort::CutStream,
+        Abort::ContextLength,
+        Abort::Timeout,
+        Abort::InvalidRequest,
+        Abort::Overloaded,
+        Abort::Network,
+    ];
     all.into_iter().find(|abort| abort.name() == name).unwrap_or_else(|| panic!("no failure {name}"))
 }
 
