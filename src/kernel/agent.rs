@@ -33,6 +33,41 @@ pub struct AgentSpec {
     /// The JSON Schema that its final answer must fit, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
+    /// What happens to a conversation that outgrows the model.
+    #[serde(default, skip_serializing_if = "ContextSpec::is_default")]
+    pub context: ContextSpec,
+}
+
+/// What happens to a conversation that outgrows the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextSpec {
+    /// Whether room is made.
+    pub on_full: OnFull,
+    /// The last replies, with the results of their calls, that stay as they are, as far as they leave half of the room.
+    pub keep_turns: u32,
+}
+
+impl Default for ContextSpec {
+    fn default() -> Self {
+        Self { on_full: OnFull::Compact, keep_turns: 4 }
+    }
+}
+
+impl ContextSpec {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks for it")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What happens when the conversation does not fit the model any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFull {
+    /// Old results are left out, then the model writes notes that stand in for what was said.
+    Compact,
+    /// The run stops.
+    Fail,
 }
 
 /// A model with its parameters and price.

@@ -86,6 +86,8 @@ pub enum Event {
     },
     /// Another model is asked from here on.
     ModelChanged(Box<ModelChanged>),
+    /// The model reads less of the conversation from here on.
+    ContextCompacted(Box<ContextCompacted>),
     /// The run stopped and can go on.
     RunSuspended {
         /// Why, in a word.
@@ -175,11 +177,43 @@ pub struct ParentCall {
 }
 
 /// What a turn is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
     /// The agent's own work.
+    #[default]
     Task,
+    /// Notes that stand in for the conversation, to make room. It is no turn of the agent.
+    Compact,
+}
+
+impl Purpose {
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Task => "task",
+            Self::Compact => "compact",
+        }
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks for it")]
+    fn is_task(&self) -> bool {
+        *self == Self::Task
+    }
+}
+
+/// See [`Event::ContextCompacted`]. Places are those of the whole transcript, from 0.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ContextCompacted {
+    /// What stands in for the messages that are left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+    /// The first message behind the prompt that is read; 0 while all are.
+    pub kept_from: u64,
+    /// Long results before this message are left out.
+    pub cleared_to: u64,
+    /// Tokens of the conversation before, about.
+    pub tokens_before: i64,
 }
 
 /// See [`Event::TurnStarted`].
@@ -206,6 +240,9 @@ pub struct TurnEnded {
     pub turn: u32,
     /// The attempt that succeeded; so also how many there were.
     pub attempt: u32,
+    /// What it was for.
+    #[serde(default, skip_serializing_if = "Purpose::is_task")]
+    pub purpose: Purpose,
     /// The reply.
     pub message: AssistantMessage,
     /// Why the model stopped.
@@ -542,6 +579,7 @@ impl Event {
             Self::MessageReceived { .. } => "message_received",
             Self::LimitsChanged { .. } => "limits_changed",
             Self::ModelChanged(_) => "model_changed",
+            Self::ContextCompacted(_) => "context_compacted",
             Self::RunSuspended { .. } => "run_suspended",
             Self::RunResumed { .. } => "run_resumed",
             Self::CancelRequested { .. } => "cancel_requested",

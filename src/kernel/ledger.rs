@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::event::Event;
+use super::event::{Event, Purpose};
 use super::message::Usage;
 
 /// Caps on a run. All but `max_turns` bound the run's whole subtree.
@@ -190,7 +190,7 @@ impl Totals {
         match event {
             Event::TurnEnded(turn) => {
                 self.add_usage(&turn.usage);
-                self.turns += 1;
+                self.turns += i64::from(turn.purpose == Purpose::Task);
                 self.estimated |= turn.estimated;
                 self.cost_unknown |= turn.cost_unknown;
                 self.charge(turn.cost_usd_nanos, open.usd_nanos);
@@ -216,6 +216,7 @@ impl Totals {
             | Event::MessageReceived { .. }
             | Event::LimitsChanged { .. }
             | Event::ModelChanged(_)
+            | Event::ContextCompacted(_)
             | Event::RunSuspended { .. }
             | Event::RunResumed { .. }
             | Event::CancelRequested { .. }
@@ -341,6 +342,7 @@ pub fn post(path: &mut [Account], open: &mut Reservation, event: &Event) -> Resu
         | Event::ChildEnded(_)
         | Event::MessageReceived { .. }
         | Event::ModelChanged(_)
+        | Event::ContextCompacted(_)
         | Event::RunSuspended { .. }
         | Event::RunResumed { .. }
         | Event::CancelRequested { .. }

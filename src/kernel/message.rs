@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::agent::{ModelSpec, ToolSpec};
+use super::event::Purpose;
 
 /// Names one run. Opaque, unique for ever, and sorted by creation time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -323,6 +324,8 @@ pub struct Request {
     pub turn: u32,
     /// Which try at this turn it is, from 1.
     pub attempt: u32,
+    /// What it is for.
+    pub purpose: Purpose,
 }
 
 /// What a provider answered, put together from its deltas; ids are not yet Wren's.

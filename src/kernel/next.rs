@@ -4,12 +4,13 @@
 //! fixed order: cancelled; calls without a result; provider failure; final answer; turns, money, tokens, time; the
 //! worst case of one more turn.
 
+mod context;
 mod provider;
 
 use std::collections::BTreeMap;
 
 use super::agent::Effect;
-use super::event::{Abort, CallFailure, ChildEnded, Event, RunEnded};
+use super::event::{Abort, CallFailure, ChildEnded, Event, Purpose, RunEnded};
 use super::ledger::{Account, Reservation};
 use super::message::{Args, CallId, Message, Stop};
 use super::run::{PendingCall, Progress, Run};
@@ -32,6 +33,8 @@ pub struct Around<'a> {
     pub path: &'a [Account],
     /// An upper bound on the tokens of the next request.
     pub input_tokens_max: i64,
+    /// How many it has, as nearly as can be told; a window is kept by this.
+    pub context_tokens: i64,
     /// Whether a cancel of this run or of one above it is durable.
     pub cancelled: bool,
     /// Whether the daemon wants to stop at the next turn boundary.
@@ -51,6 +54,8 @@ pub enum Next {
     Start,
     /// Set the reservation aside and ask the model.
     Ask(Ask),
+    /// Leave long results before this message out of what the model reads.
+    Clear(usize),
     /// Ask the next model of the fallback list from here on, for this reason.
     Switch(String),
     /// Give these calls their results: refusals in words, and the answers of children that ended.
@@ -70,6 +75,8 @@ pub enum Next {
 /// One more turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
+    /// What for.
+    pub purpose: Purpose,
     /// From 1.
     pub turn: u32,
     /// From 1.
@@ -157,7 +164,7 @@ pub fn next(run: &Run, around: &Around<'_>) -> Next {
     if let Some(words) = &run.fatal_child {
         return Next::End(Ending::new(Outcome::Failed, "CHILD_FAILED", words.clone()));
     }
-    if let Some(decision) = provider::failed(run) {
+    if let Some(decision) = context::too_long(run, around).or_else(|| provider::failed(run)) {
         return decision;
     }
     if let Some(decision) = answered(run, around) {
@@ -504,8 +511,19 @@ fn ask(run: &Run, around: &Around<'_>) -> Next {
     if let Some(why) = around.model_down.as_ref().filter(|_| !run.fallback.is_empty()) {
         return Next::Switch(why.clone());
     }
+    let room = match context::room(run, around) {
+        Ok(room) => room,
+        Err(full) => return full,
+    };
+    let ask = |max_output, reservation| {
+        Next::Ask(Ask { purpose: Purpose::Task, turn: run.turns() + 1, attempt: run.next_attempt(), max_output, reservation })
+    };
+    priced(run, around, around.input_tokens_max, run.model.max_output.min(room), ask)
+}
+
+/// Asks for as much of `output` as the path can pay for, with so much input at most.
+fn priced(run: &Run, around: &Around<'_>, input: i64, output: i64, ask: impl Fn(i64, Reservation) -> Next) -> Next {
     let model = &run.model;
-    let input = around.input_tokens_max;
     let left = least_left(around.path);
     let worst = |output: i64| model.price.map_or(0, |price| price.worst_case_usd_nanos(input, output));
     let floor = model.output_floor();
@@ -523,7 +541,7 @@ fn ask(run: &Run, around: &Around<'_>) -> Next {
         let pico_left = i128::from(left.usd_nanos) * 1000 - i128::from(input) * i128::from(rates.input_pico_max());
         i64::try_from(pico_left / i128::from(rates.output_pico_max())).unwrap_or(i64::MAX)
     });
-    let max_output = model.max_output.min(by_tokens).min(by_money).max(floor);
+    let max_output = output.min(by_tokens).min(by_money).max(floor.min(output));
     let reservation = Reservation { usd_nanos: worst(max_output), tokens: input.saturating_add(max_output) };
     let free = around.path.iter().all(|account| {
         let left = account.left();
@@ -533,5 +551,5 @@ fn ask(run: &Run, around: &Around<'_>) -> Next {
     if !free {
         return Next::Park(Need::Settlement);
     }
-    Next::Ask(Ask { turn: run.turns() + 1, attempt: run.next_attempt(), max_output, reservation })
+    ask(max_output, reservation)
 }

@@ -2,6 +2,7 @@
 //! what was before is a typed error. Running and recovering are the same fold.
 
 mod calls;
+mod context;
 mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::agent::ModelSpec;
-use super::event::{Cause, Event, Recorded, RunCreated, TurnAborted, TurnEnded, TurnStarted};
+use super::event::{Cause, Event, Purpose, Recorded, RunCreated, TurnAborted, TurnEnded, TurnStarted};
 use super::message::{AssistantMessage, Call, CallId, Message, Request, RunId, Stop};
 use super::size;
 use super::summary::{Outcome, State, Summary};
@@ -33,7 +34,7 @@ pub struct Run {
     pub fallback: Vec<Arc<ModelSpec>>,
     /// Models that somebody chose for agents of this run and of the runs below it, by agent.
     pub models: BTreeMap<String, Arc<ModelSpec>>,
-    /// Attempts at the present turn that were another model's.
+    /// Attempts at the present turn that were another model's, or made room for it.
     others_attempts: u32,
     /// The attempt at a turn that is under way.
     pub open_turn: Option<TurnStarted>,
@@ -53,6 +54,10 @@ pub struct Run {
     bytes_since_count: i64,
     /// Input plus output as a provider last counted them.
     counted_tokens: Option<i64>,
+    /// The first message that was not there when it did.
+    counted_to: usize,
+    /// What the model reads of the transcript.
+    window: context::Window,
     /// Time spent running in earlier segments.
     ran_us: i64,
     /// When the present segment began; `None` while suspended, pending or ended.
@@ -113,6 +118,8 @@ impl Run {
             takeovers: 0,
             bytes_since_count: 0,
             counted_tokens: None,
+            counted_to: 0,
+            window: context::Window::default(),
             ran_us: 0,
             segment_from_us: None,
             epoch: first.epoch,
@@ -198,6 +205,7 @@ impl Run {
             self.bytes_since_count = self.whole_bytes(&turn.message);
         } else {
             self.counted_tokens = Some(usage.total_tokens());
+            self.counted_to = self.transcript.len() + 1;
             self.bytes_since_count = 0;
         }
     }
@@ -209,8 +217,12 @@ impl Run {
             agent: agent.name.clone(),
             model: self.model.clone(),
             instructions: agent.instructions.clone(),
-            messages: self.transcript.clone(),
+            messages: match turn.purpose {
+                Purpose::Task => self.read_messages(),
+                Purpose::Compact => self.summary_messages(self.cut().unwrap_or(self.transcript.len())),
+            },
             tools: agent.tools.clone(),
+            purpose: turn.purpose,
             max_output: turn.max_output,
             turn: turn.turn,
             attempt: turn.attempt,
@@ -227,6 +239,13 @@ impl Run {
             Event::RunCreated(_) => return Err(illegal(recorded, "the run exists already")),
             Event::RunStarted {} => self.start(recorded)?,
             Event::TurnStarted(turn) => self.start_turn(recorded, turn)?,
+            Event::TurnEnded(turn) if turn.purpose == Purpose::Compact => {
+                self.close_turn(recorded, turn.turn, turn.attempt)?;
+                self.last_abort = None;
+                // The turn itself is still to be had; its attempts go on from here.
+                self.others_attempts = turn.attempt;
+                self.takeovers = 0;
+            }
             Event::TurnEnded(turn) => {
                 self.close_turn(recorded, turn.turn, turn.attempt)?;
                 if has_twins(&turn.message.calls) {
@@ -252,6 +271,7 @@ impl Run {
             Event::MessageReceived { text, .. } => self.receive(recorded, text)?,
             Event::LimitsChanged { .. } => {}
             Event::ModelChanged(changed) => self.change_model(recorded, changed)?,
+            Event::ContextCompacted(compacted) => self.compact(recorded, compacted)?,
             Event::RunSuspended { outcome, .. } => self.suspend(recorded, *outcome)?,
             Event::RunResumed { cause, .. } => self.resume(recorded, *cause)?,
             Event::CancelRequested { .. } => {
@@ -407,8 +427,7 @@ impl Run {
     }
 
     fn whole_bytes(&self, reply: &AssistantMessage) -> i64 {
-        let said: i64 = self.transcript.iter().map(|message| size::of_message(message)).sum();
-        said + size::of_message(&Message::Assistant(reply.clone())) + size::of_agent(&self.created.agent)
+        self.read_bytes() + size::of_message(&Message::Assistant(reply.clone()))
     }
 }
 

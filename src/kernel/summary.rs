@@ -239,6 +239,7 @@ impl Summary {
             | Event::ChildStarted { .. }
             | Event::ChildEnded(_)
             | Event::ModelChanged(_)
+            | Event::ContextCompacted(_)
             | Event::MessageReceived { .. } => {}
         }
     }

@@ -11,6 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Duration, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::context::Measure;
 use super::journal::{Commit, Journal, Stop};
 use super::limiter::{Permit, Want};
 use super::supervisor::Runtime;
@@ -36,6 +37,7 @@ pub struct Driver {
     pub(super) effects: FuturesUnordered<BoxFuture<'static, CallEnded>>,
     waited_for: Option<(u32, u32)>,
     permit: Option<Permit>,
+    pub(super) measure: Measure,
     cancel_seen: bool,
     deadline_seen: bool,
     drain_seen: bool,
@@ -63,6 +65,7 @@ impl Driver {
             effects: FuturesUnordered::new(),
             waited_for: None,
             permit: None,
+            measure: Measure::default(),
             cancel_seen: false,
             deadline_seen: false,
             drain_seen: false,
@@ -85,6 +88,7 @@ impl Driver {
                 Next::Start => self.journal.stage(Event::RunStarted {})?,
                 Next::Answer(answers) => self.answer(answers)?,
                 Next::Switch(why) => self.switch(why)?,
+                Next::Clear(before) => self.clear(before)?,
                 Next::Tell(text) => self.journal.stage(Event::MessageReceived { sender: "wren".to_owned(), text })?,
                 Next::Call(ids) => self.call(&ids).await?,
                 Next::Spawn(ids) => self.spawn(&ids).await?,
@@ -119,14 +123,20 @@ impl Driver {
 
     /// Asks the kernel; a decision that stands on how much is left is only taken on fresh accounts.
     async fn decide(&mut self) -> Result<Next, Stop> {
+        self.measure.take(&self.journal.run).await;
         let decision = self.decide_once();
         let on_accounts = match &decision {
             Next::Park(Need::Settlement) => true,
             Next::End(ending) => matches!(ending.outcome, Outcome::Budget | Outcome::MaxTokens),
             Next::Answer(answers) => answers.iter().any(|answer| answer.failure == Some(CallFailure::LimitReached)),
-            Next::Start | Next::Ask(_) | Next::Call(_) | Next::Spawn(_) | Next::Tell(_) | Next::Switch(_) | Next::Park(Need::Calls) => {
-                false
-            }
+            Next::Start
+            | Next::Ask(_)
+            | Next::Call(_)
+            | Next::Spawn(_)
+            | Next::Tell(_)
+            | Next::Switch(_)
+            | Next::Clear(_)
+            | Next::Park(Need::Calls) => false,
         };
         if !on_accounts {
             return Ok(decision);
@@ -146,6 +156,7 @@ impl Driver {
             deadline_us: self.seat.deadline_us,
             path: &self.journal.path,
             input_tokens_max: run.input_tokens_max(),
+            context_tokens: self.measure.tokens(),
             cancelled: self.cancelled(),
             draining: self.runtime.is_draining(),
             children_suspended: self.children_suspended(),
@@ -197,7 +208,7 @@ impl Driver {
         let started = TurnStarted {
             turn: ask.turn,
             attempt: ask.attempt,
-            purpose: Purpose::Task,
+            purpose: ask.purpose,
             model: model.full_name(),
             max_output: ask.max_output,
             reservation: ask.reservation,
@@ -216,7 +227,13 @@ impl Driver {
             },
         );
         self.permit = None;
-        self.journal.stage(closed)
+        match closed {
+            Event::TurnEnded(ended) if started.purpose == Purpose::Compact => self.compact(&started, *ended),
+            closed => {
+                self.measure.learn(&closed);
+                self.journal.stage(closed)
+            }
+        }
     }
 
     /// Waits before another attempt. Returns whether the turn may be asked for now; else the world has changed.

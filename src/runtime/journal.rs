@@ -408,6 +408,7 @@ fn is_intent(event: &Event) -> bool {
         | Event::MessageReceived { .. }
         | Event::LimitsChanged { .. }
         | Event::ModelChanged(_)
+        | Event::ContextCompacted(_)
         | Event::RunResumed { .. }
         | Event::CancelRequested { .. } => false,
     }

@@ -6,6 +6,7 @@
 mod calls;
 mod circuit;
 pub mod clock;
+mod context;
 pub mod driver;
 pub mod feed;
 pub mod journal;

@@ -369,6 +369,8 @@ impl Runtime {
             deadline_us: left_us,
             path: &path,
             input_tokens_max: resumed.input_tokens_max(),
+            // Whether it fits is looked at once it runs: another model may hold more.
+            context_tokens: 0,
             cancelled: false,
             draining: false,
             children_suspended: None,
@@ -395,6 +397,7 @@ impl Runtime {
             | Next::Spawn(_)
             | Next::Tell(_)
             | Next::Switch(_)
+            | Next::Clear(_)
             | Next::Park(_) => Ok(()),
         }
     }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::driver::Driver;
 use super::{Live, LiveText};
-use crate::kernel::event::{Abort, Event, TurnAborted, TurnEnded, TurnStarted};
+use crate::kernel::event::{Abort, Event, Purpose, TurnAborted, TurnEnded, TurnStarted};
 use crate::kernel::ledger::Reservation;
 use crate::kernel::{Reply, Request, Usage};
 use crate::provider::{Delta, Error, ReplyBuilder};
@@ -85,7 +85,8 @@ impl Driver {
     }
 
     fn show(&self, started: &TurnStarted, delta: &Delta) {
-        let (Delta::Text(text) | Delta::Refusal(text)) = delta else { return };
+        // Notes that make room are for the model alone.
+        let (Purpose::Task, Delta::Text(text) | Delta::Refusal(text)) = (started.purpose, delta) else { return };
         let piece = LiveText { run: self.run_id(), turn: started.turn, attempt: started.attempt, text: text.clone() };
         self.tree.feed.show(Live::Text(Arc::new(piece)));
     }
@@ -98,6 +99,7 @@ impl Driver {
         TurnEnded {
             turn: started.turn,
             attempt: started.attempt,
+            purpose: started.purpose,
             stop: reply.stop,
             stop_raw: reply.stop_raw.clone(),
             usage,
@@ -157,7 +159,7 @@ fn cut_stream(reply_begun: bool) -> Error {
     }
 }
 
-fn aborted(started: &TurnStarted, reason: Abort, message: String) -> TurnAborted {
+pub(super) fn aborted(started: &TurnStarted, reason: Abort, message: String) -> TurnAborted {
     TurnAborted {
         turn: started.turn,
         attempt: started.attempt,

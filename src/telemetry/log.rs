@@ -43,6 +43,7 @@ impl Memory {
             | Event::MessageReceived { .. }
             | Event::LimitsChanged { .. }
             | Event::ModelChanged(_)
+            | Event::ContextCompacted(_)
             | Event::RunSuspended { .. }
             | Event::RunResumed { .. }
             | Event::CancelRequested { .. }
@@ -116,6 +117,7 @@ impl EventLog {
             | Event::ChildEnded(_)
             | Event::MessageReceived { .. }
             | Event::LimitsChanged { .. }
+            | Event::ContextCompacted(_)
             | Event::RunResumed { .. }
             | Event::CancelRequested { .. } => tracing::info!(run_id, root_id, trace_id, seq, "{kind}"),
         }

@@ -123,6 +123,7 @@ impl Metrics {
             | Event::MessageReceived { .. }
             | Event::LimitsChanged { .. }
             | Event::ModelChanged(_)
+            | Event::ContextCompacted(_)
             | Event::CancelRequested { .. } => {}
         }
     }

@@ -149,6 +149,10 @@ impl TreeSpans {
             }
             Event::CallEnded(call) => run.end_call(call, now_us, &totals),
             Event::ModelChanged(changed) => run.change_model(changed, now_us, &totals),
+            Event::ContextCompacted(compacted) => {
+                run.compact(compacted, now_us);
+                Vec::new()
+            }
             Event::RunSuspended { outcome, .. } => self.stop(id, now_us, *outcome),
             Event::RunEnded(ended) => self.stop(id, now_us, ended.outcome),
             Event::CancelRequested { reason, .. } => {

@@ -111,6 +111,7 @@ impl EventContext {
             | Event::MessageReceived { .. }
             | Event::LimitsChanged { .. }
             | Event::ModelChanged(_)
+            | Event::ContextCompacted(_)
             | Event::RunSuspended { .. }
             | Event::RunResumed { .. }
             | Event::CancelRequested { .. }
@@ -162,6 +163,12 @@ fn payload(recorded: &Recorded, context: &RunContext) -> Payload {
             actor: changed.actor.clone(),
             reason: changed.reason.clone(),
         }),
+        Event::ContextCompacted(compacted) => Payload::ContextCompacted(v1::ContextCompacted {
+            summary: compacted.summary.clone().unwrap_or_default(),
+            kept_from: seq(compacted.kept_from),
+            cleared_to: seq(compacted.cleared_to),
+            tokens_before: compacted.tokens_before,
+        }),
         Event::RunSuspended { outcome: why, reason, message, text } => Payload::RunSuspended(v1::RunSuspended {
             outcome: outcome(*why).into(),
             failure: failure(reason, message),
@@ -187,6 +194,7 @@ fn turn_started(turn: &TurnStarted) -> Payload {
         max_output: turn.max_output,
         reserved_usd_nanos: turn.reservation.usd_nanos,
         reserved_tokens: turn.reservation.tokens,
+        purpose: turn.purpose.name().to_owned(),
     })
 }
 
@@ -218,6 +226,7 @@ fn turn_ended(turn: &TurnEnded, run_cost_usd_nanos: i64) -> Payload {
         response_model: turn.response_model.clone().unwrap_or_default(),
         run_cost_usd_nanos,
         first_chunk_us: turn.first_chunk_us.unwrap_or_default(),
+        purpose: turn.purpose.name().to_owned(),
     })
 }
 

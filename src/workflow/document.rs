@@ -307,6 +307,27 @@ pub enum ToolEffect {
     External,
 }
 
+/// What happens to a conversation that outgrows the model's window.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Context {
+    /// Whether room is made. Default `compact`.
+    pub on_full: Option<OnFull>,
+    /// The last replies, with the results of their calls, that stay as they are, as far as they leave half of the room. Default 4.
+    #[schemars(range(min = 1))]
+    pub keep_turns: Option<u32>,
+}
+
+/// What happens when the conversation does not fit the model any more.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFull {
+    /// Old results are left out, then the model writes notes that stand in for what was said.
+    Compact,
+    /// The run stops.
+    Fail,
+}
+
 /// An agent.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -323,6 +344,8 @@ pub struct Agent {
     pub output_schema: Option<BTreeMap<String, Value>>,
     /// Its limits where no tool or submitter says otherwise.
     pub limits: Option<Limits>,
+    /// What happens to a conversation that outgrows the model's window.
+    pub context: Option<Context>,
     /// What happens to a reply that asks for tools and was cut off. Default `block`.
     #[expect(dead_code, reason = "it has one value, which is what happens")]
     pub on_length: Option<OnLength>,

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::inputs::{self, InputSchemas};
 use super::output::instruction;
 use super::{Diagnostic, Launch, diagnostic, scalar, template};
-use crate::kernel::agent::LimitsPatch;
+use crate::kernel::agent::{ContextSpec, LimitsPatch};
 use crate::kernel::{AgentSpec, ModelSpec, ToolSource, ToolSpec};
 
 /// A workflow without faults.
@@ -35,6 +35,7 @@ pub(super) struct PlannedAgent {
     pub instructions: String,
     pub tools: Vec<ToolSpec>,
     pub output_schema: Option<Value>,
+    pub context: ContextSpec,
     pub limits: LimitsPatch,
 }
 
@@ -150,6 +151,7 @@ impl Plan {
             model: Arc::new(agent.model.build(inputs)?),
             tools: agent.tools.clone().into(),
             output_schema: agent.output_schema.clone(),
+            context: agent.context,
         })
     }
 }

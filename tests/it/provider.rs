@@ -88,6 +88,7 @@ fn request(model: ModelSpec, instructions: &str, messages: Vec<Message>, tools: 
         tools: tools.into(),
         turn: u32::try_from(turns + 1).unwrap(),
         attempt: 1,
+        purpose: wren::kernel::event::Purpose::Task,
     }
 }
 

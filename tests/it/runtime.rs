@@ -2,6 +2,7 @@
 
 mod cancels;
 mod commands;
+mod context;
 mod crash;
 mod faulty;
 mod limiter;

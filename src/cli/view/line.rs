@@ -7,9 +7,12 @@ use super::frame::hint;
 use super::text::{clean, count, elapsed, enum_name, fit, micros, one_line, pad, plural, time_of_day, usd, without_name};
 use crate::wire::v1::event::Payload;
 use crate::wire::v1::{
-    CallEnded, ChildEnded, Event, Failure, Limits, Message, ModelChanged, Outcome, Run, RunCreated, RunEnded, RunResumed, RunSuspended,
-    TurnAborted, TurnEnded, TurnStarted,
+    CallEnded, ChildEnded, ContextCompacted, Event, Failure, Limits, Message, ModelChanged, Outcome, Run, RunCreated, RunEnded, RunResumed,
+    RunSuspended, TurnAborted, TurnEnded, TurnStarted,
 };
+
+/// A turn's purpose where it is notes that stand in for the conversation.
+pub const COMPACT: &str = "compact";
 
 const WORDS_CELLS: usize = 100;
 const NAME_CELLS: usize = 16;
@@ -71,6 +74,7 @@ impl Narrator {
                 format!("limits changed by {}: {limits}{}", one_line(&changed.actor), because(&changed.reason))
             }
             Payload::ModelChanged(changed) => model_changed(changed, self.paint),
+            Payload::ContextCompacted(compacted) => context_compacted(compacted),
             Payload::RunSuspended(stop) => self.paint.yellow(&run_suspended(stop)),
             Payload::RunResumed(resumed) => run_resumed(resumed),
             Payload::CancelRequested(cancel) => {
@@ -135,7 +139,8 @@ fn run_created(event: &Event, created: &RunCreated) -> String {
 
 fn turn_started(turn: &TurnStarted) -> String {
     let attempt = if turn.attempt > 1 { format!(", attempt {}", turn.attempt) } else { String::new() };
-    format!("turn {}{attempt}: asking {}, {} set aside", turn.turn, one_line(&turn.model), usd(turn.reserved_usd_nanos))
+    let what = if turn.purpose == COMPACT { " notes to make room," } else { "" };
+    format!("turn {}{attempt}:{what} asking {}, {} set aside", turn.turn, one_line(&turn.model), usd(turn.reserved_usd_nanos))
 }
 
 fn turn_ended(turn: &TurnEnded) -> String {
@@ -150,6 +155,18 @@ fn turn_ended(turn: &TurnEnded) -> String {
         count(turn.output_tokens),
         usd(turn.cost_usd_nanos),
         usd(turn.run_cost_usd_nanos)
+    )
+}
+
+fn context_compacted(compacted: &ContextCompacted) -> String {
+    let about = count(compacted.tokens_before);
+    if compacted.summary.is_empty() {
+        return format!("made room: long results before message {} are left out, of about {about} tokens", compacted.cleared_to);
+    }
+    format!(
+        "made room: notes stand in for the messages before {}, of about {about} tokens: {}",
+        compacted.kept_from,
+        words(&compacted.summary)
     )
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::line::COMPACT;
 use super::text::micros;
 use crate::wire::v1::event::Payload;
 use crate::wire::v1::{CallStarted, Event, Failure, Limits, Outcome, Run, RunNode, RunState, ToolProgress, TurnAborted, TurnEnded, Usage};
@@ -143,11 +144,12 @@ impl Node {
 
     fn turn_ended(&mut self, turn: &TurnEnded) {
         self.asking = None;
-        self.own.turns += 1;
+        let is_own = turn.purpose != COMPACT;
+        self.own.turns += i64::from(is_own);
         self.own.tokens = self.own.tokens.saturating_add(turn.input_tokens).saturating_add(turn.output_tokens);
         // A viewer that came late has not seen all turns; the run's own sum has.
         self.own.cost_usd_nanos = self.own.cost_usd_nanos.saturating_add(turn.cost_usd_nanos).max(turn.run_cost_usd_nanos);
-        self.own.turns = self.own.turns.max(turn.turn.into());
+        self.own.turns = self.own.turns.max(i64::from(turn.turn) - i64::from(!is_own));
         self.own.is_estimated |= turn.estimated;
         self.own.is_cost_unknown |= turn.cost_unknown;
     }
@@ -293,6 +295,7 @@ impl Tree {
             | Payload::ChildEnded(_)
             | Payload::MessageReceived(_)
             | Payload::ModelChanged(_)
+            | Payload::ContextCompacted(_)
             | Payload::TextDelta(_) => {}
         }
     }

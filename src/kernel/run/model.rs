@@ -27,7 +27,7 @@ impl Run {
         }
         if is_own {
             self.model = changed.model.clone();
-            self.others_attempts = self.provider_failures();
+            self.others_attempts = self.others_attempts.max(self.provider_failures());
             self.forget_count();
         }
         Ok(())
@@ -38,12 +38,11 @@ impl Run {
         if self.counted_tokens.is_none() {
             return;
         }
-        let said: i64 = self.transcript.iter().map(|message| size::of_message(message)).sum();
         let results = self.calls.iter().map(|pending| match &pending.progress {
             Progress::Ended(result) => size::of_text(&result.output) + size::FRAME_TOKENS_MAX,
             Progress::Asked | Progress::Started { .. } | Progress::Child { .. } | Progress::InDoubt { .. } => 0,
         });
-        self.bytes_since_count = said + results.sum::<i64>() + size::of_agent(&self.created.agent);
+        self.bytes_since_count = self.read_bytes() + results.sum::<i64>();
         self.counted_tokens = Some(0);
     }
 
@@ -59,7 +58,7 @@ impl Run {
 
     /// Returns the attempt that the next try at the present turn is, from 1.
     pub fn next_attempt(&self) -> u32 {
-        self.last_abort.as_ref().map_or(1, |abort| match abort.reason {
+        self.last_abort.as_ref().map_or(self.others_attempts + 1, |abort| match abort.reason {
             // A lost or cut call is no failure of the provider: the same attempt is made again, so that what a script
             // or a provider does at attempt n does not depend on crashes.
             Abort::Crash | Abort::Cancelled | Abort::Timeout => abort.attempt,

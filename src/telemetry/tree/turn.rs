@@ -4,7 +4,7 @@
 //! made again are events on it.
 
 use super::run::{Part, RunSpans};
-use crate::kernel::event::{Abort, ModelChanged, TurnAborted, TurnEnded, TurnStarted};
+use crate::kernel::event::{Abort, ContextCompacted, ModelChanged, Purpose, TurnAborted, TurnEnded, TurnStarted};
 use crate::kernel::ledger::Totals;
 use crate::kernel::{Reservation, Stop};
 use crate::telemetry::attributes::{close, set_chat_cost, set_usage, set_wren_usage};
@@ -45,6 +45,9 @@ impl RunSpans {
         chat.set_text(n::REQUEST_MODEL, model.model.as_str());
         chat.set_text(n::AGENT_NAME, created.agent.name.as_str());
         chat.set(n::REQUEST_STREAM, Attribute::Bool(true));
+        if turn.purpose == Purpose::Compact {
+            chat.set_text(n::WREN_TURN_PURPOSE, turn.purpose.name());
+        }
         chat.set_int(n::REQUEST_MAX_TOKENS, turn.max_output);
         if let Some(temperature) = model.temperature {
             chat.set(n::REQUEST_TEMPERATURE, Attribute::Float(temperature));
@@ -77,16 +80,14 @@ impl RunSpans {
 
     pub(super) fn end_turn(&mut self, turn: &TurnEnded, now_us: i64, tree: &Totals) -> Vec<Span> {
         self.open = Reservation::default();
+        self.turn_cost_usd_nanos = self.turn_cost_usd_nanos.saturating_add(turn.cost_usd_nanos);
+        if turn.purpose == Purpose::Compact {
+            // The turn that it makes room for is still to come.
+            return self.end_chat(turn, now_us, tree).into_iter().collect();
+        }
         self.finish_reasons.push(turn.stop.name().to_owned());
         self.calls_due = turn.message.calls.len();
-        self.turn_cost_usd_nanos = turn.cost_usd_nanos;
-        let mut spans = Vec::new();
-        if let Some(mut chat) = self.chat.take().or_else(|| self.lost_chat.take()) {
-            chat.end_us = now_us;
-            set_reply(&mut chat, turn);
-            close(&mut chat, turn.cost_usd_nanos, &self.totals, tree);
-            spans.push(chat);
-        }
+        let mut spans: Vec<Span> = self.end_chat(turn, now_us, tree).into_iter().collect();
         if let Some(span) = &mut self.turn {
             set_wren_usage(span, &turn.usage);
             span.set_int(n::WREN_CONTEXT_TOKENS, turn.usage.input_tokens);
@@ -97,6 +98,27 @@ impl RunSpans {
             spans.extend(self.close_turn(now_us, tree));
         }
         spans
+    }
+
+    fn end_chat(&mut self, turn: &TurnEnded, now_us: i64, tree: &Totals) -> Option<Span> {
+        let mut chat = self.chat.take().or_else(|| self.lost_chat.take())?;
+        chat.end_us = now_us;
+        set_reply(&mut chat, turn);
+        close(&mut chat, turn.cost_usd_nanos, &self.totals, tree);
+        Some(chat)
+    }
+
+    /// The model reads less of the conversation from here on.
+    pub(super) fn compact(&mut self, compacted: &ContextCompacted, now_us: i64) {
+        let place = |at: u64| Attribute::Int(i64::try_from(at).unwrap_or(i64::MAX));
+        let attributes = vec![
+            (n::WREN_CONTEXT_KEPT_FROM, place(compacted.kept_from)),
+            (n::WREN_CONTEXT_CLEARED_TO, place(compacted.cleared_to)),
+            (n::WREN_CONTEXT_TOKENS, Attribute::Int(compacted.tokens_before)),
+        ];
+        if let Some(span) = self.turn.as_mut().or(self.agent.as_mut()) {
+            span.events.push(SpanEvent { name: n::EVENT_CONTEXT_COMPACTED, time_us: now_us, attributes });
+        }
     }
 
     pub(super) fn abort_turn(&mut self, turn: &TurnAborted, now_us: i64, tree: &Totals) -> Vec<Span> {

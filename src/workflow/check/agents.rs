@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::Context;
 use super::tools::Tools;
 use crate::kernel::ToolSpec;
+use crate::kernel::agent::{ContextSpec, OnFull};
 use crate::workflow::diagnostic::{Faults, nearest};
 use crate::workflow::document;
 use crate::workflow::plan::{PlannedAgent, PlannedModel};
@@ -35,7 +36,10 @@ impl Context<'_> {
                 continue;
             };
             let description = agent.description.clone().unwrap_or_default();
-            agents.insert(name.clone(), PlannedAgent { description, model, instructions, tools: offers, output_schema, limits });
+            agents.insert(
+                name.clone(),
+                PlannedAgent { description, model, instructions, tools: offers, output_schema, context: context_of(agent), limits },
+            );
         }
         complete.then_some(agents)
     }
@@ -107,4 +111,14 @@ impl Context<'_> {
         }
         offers
     }
+}
+
+fn context_of(agent: &document::Agent) -> ContextSpec {
+    let default = ContextSpec::default();
+    let Some(context) = agent.context else { return default };
+    let on_full = context.on_full.map_or(default.on_full, |on_full| match on_full {
+        document::OnFull::Compact => OnFull::Compact,
+        document::OnFull::Fail => OnFull::Fail,
+    });
+    ContextSpec { on_full, keep_turns: context.keep_turns.unwrap_or(default.keep_turns) }
 }

@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use wren::kernel::agent::{ContextSpec, OnFull};
 use wren::kernel::event::{Abort, CallFailure};
 use wren::kernel::{CallId, Effect, LimitsPatch, Message, ModelSpec, OnFailure, RunId, SpawnSpec, Stop, ToolSpec, Usage};
 
@@ -137,6 +138,13 @@ fn obey(world: &mut World, text: &str) -> String {
             let other = ModelSpec { model: line.word(1).to_owned(), fallback: Vec::new(), ..model.clone() };
             model.fallback.push(Arc::new(other));
             world.agent.model = Arc::new(model);
+        }
+        "window" | "context" => {
+            let mut model = (*world.agent.model).clone();
+            model.window_tokens = (line.word(0) == "window").then(|| line.word(1).parse().unwrap());
+            world.agent.model = Arc::new(model);
+            let on_full = if line.get("on_full") == Some("fail") { OnFull::Fail } else { OnFull::Compact };
+            world.agent.context = ContextSpec { on_full, keep_turns: line.number("keep").unwrap_or(1) };
         }
         "limits" => world.limits = line.limits().over(world.limits),
         "schema" => world.agent.output_schema = Some(serde_json::json!({"type": "object"})),

@@ -1,7 +1,7 @@
 //! Decisions and facts as the golden scripts show them: a line each.
 
 use wren::kernel::CallId;
-use wren::kernel::event::{CallFailure, Event};
+use wren::kernel::event::{CallFailure, Event, Purpose};
 use wren::kernel::next::{Ending, Need, Next};
 
 fn ids(calls: &[CallId]) -> String {
@@ -21,6 +21,7 @@ fn ending(ending: &Ending) -> String {
 pub fn decision(next: &Next) -> String {
     match next {
         Next::Start => "start".to_owned(),
+        Next::Ask(ask) if ask.purpose == Purpose::Compact => format!("ask for notes at turn {} attempt {}", ask.turn, ask.attempt),
         Next::Ask(ask) => format!("ask turn {} attempt {} max_output {}", ask.turn, ask.attempt, ask.max_output),
         Next::Answer(answers) => {
             let answers = answers.iter().map(|answer| format!("{}={}", answer.call_id, or_ok(answer.failure)));
@@ -29,6 +30,7 @@ pub fn decision(next: &Next) -> String {
         Next::Call(calls) => format!("call {}", ids(calls)),
         Next::Spawn(calls) => format!("spawn {}", ids(calls)),
         Next::Tell(text) => format!("tell {text:?}"),
+        Next::Clear(before) => format!("clear before {before}"),
         Next::Switch(why) => format!("switch {why:?}"),
         Next::Park(Need::Calls) => "park for calls".to_owned(),
         Next::Park(Need::Settlement) => "park for settlement".to_owned(),
@@ -44,11 +46,13 @@ fn fact(event: &Event) -> String {
     let kind = event.kind();
     match event {
         Event::TurnStarted(turn) => {
+            let purpose = if turn.purpose == Purpose::Compact { " compact" } else { "" };
             format!(
-                "{kind} {} attempt {} reserves {} nano-USD {} tokens",
+                "{kind}{purpose} {} attempt {} reserves {} nano-USD {} tokens",
                 turn.turn, turn.attempt, turn.reservation.usd_nanos, turn.reservation.tokens
             )
         }
+        Event::TurnEnded(turn) if turn.purpose == Purpose::Compact => format!("{kind} compact {} cost {}", turn.turn, turn.cost_usd_nanos),
         Event::TurnEnded(turn) => format!("{kind} {} {} cost {}", turn.turn, turn.stop.name(), turn.cost_usd_nanos),
         Event::TurnAborted(turn) => format!(
             "{kind} {} attempt {} {} cost {} written off {}",
@@ -64,6 +68,10 @@ fn fact(event: &Event) -> String {
         Event::ChildStarted { call_id, child, .. } => format!("{kind} {call_id} {child}"),
         Event::ChildEnded(ended) => format!("{kind} {} {} cost {}", ended.call_id, ended.outcome.name(), ended.subtree_cost_usd_nanos),
         Event::ModelChanged(changed) => format!("{kind} {} {} {}", changed.agent, changed.model.full_name(), changed.cause.name()),
+        Event::ContextCompacted(compacted) => {
+            let notes = compacted.summary.as_deref().unwrap_or("");
+            format!("{kind} from {} kept, to {} cleared {notes:?}", compacted.kept_from, compacted.cleared_to)
+        }
         Event::RunSuspended { outcome, reason, .. } => format!("{kind} {} {reason}", outcome.name()),
         Event::RunResumed { cause, .. } => format!("{kind} {cause:?}"),
         Event::RunEnded(ended) => format!("{kind} {} {}", ended.outcome.name(), ended.reason),

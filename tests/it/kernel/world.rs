@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use wren::kernel::agent::ContextSpec;
 use wren::kernel::event::{
     Abort, CallEnded, CallFailure, CallStarted, Cause, ChildEnded, Event, ModelCause, ModelChanged, ParentCall, Purpose, RunCreated,
     TurnAborted, TurnEnded, TurnStarted,
@@ -91,6 +92,7 @@ pub fn agent(tools: Vec<ToolSpec>) -> AgentSpec {
         model: Arc::new(model),
         tools: tools.into(),
         output_schema: None,
+        context: ContextSpec::default(),
     }
 }
 
@@ -298,6 +300,7 @@ impl World {
             deadline_us: self.now_us + self.path_ids(run).iter().map(left_us).min().unwrap(),
             path,
             input_tokens_max: node.run.input_tokens_max(),
+            context_tokens: node.run.input_tokens_max(),
             cancelled: node.cancel.is_some(),
             draining: self.draining,
             children_suspended: self.children_suspended(run),
@@ -344,12 +347,16 @@ impl World {
                 let started = TurnStarted {
                     turn: ask.turn,
                     attempt: ask.attempt,
-                    purpose: Purpose::Task,
+                    purpose: ask.purpose,
                     model: self.nodes[run].run.model.full_name(),
                     max_output: ask.max_output,
                     reservation: ask.reservation,
                 };
                 self.append(run, vec![Event::TurnStarted(started)]).expect("what is decided on fresh accounts fits");
+            }
+            Next::Clear(before) => {
+                let cleared = self.nodes[run].run.cleared(before, 0);
+                self.append(run, vec![Event::ContextCompacted(Box::new(cleared))]).unwrap();
             }
             Next::Switch(reason) => {
                 let node = &self.nodes[run].run;
@@ -443,6 +450,7 @@ impl World {
         let ended = TurnEnded {
             turn: open.turn,
             attempt: open.attempt,
+            purpose: open.purpose,
             stop: reply.stop,
             stop_raw: None,
             usage,
@@ -457,7 +465,11 @@ impl World {
             stated_cost_usd_nanos: None,
             message: reply.into_message(open.turn, &self.node(run).run.created.agent.model),
         };
-        self.append(run, vec![Event::TurnEnded(Box::new(ended))]).unwrap();
+        let now = &self.nodes[run].run;
+        let notes = (open.purpose == Purpose::Compact).then(|| now.summarised(ended.message.text.clone(), now.cut().unwrap(), 0));
+        let notes = notes.map(|notes| Event::ContextCompacted(Box::new(notes)));
+        let facts = std::iter::once(Event::TurnEnded(Box::new(ended))).chain(notes).collect();
+        self.append(run, facts).unwrap();
     }
 
     /// The attempt of `run` comes to nothing.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::json;
+use wren::kernel::agent::ContextSpec;
 use wren::kernel::event::{
     Abort, CallEnded, CallStarted, ChildEnded, ParentCall, Purpose, RunCreated, RunEnded, TurnAborted, TurnEnded, TurnStarted,
 };
@@ -39,6 +40,7 @@ pub fn created(run: &str, limits: Limits) -> RunCreated {
         model: Arc::new(model),
         tools: Arc::new([]),
         output_schema: None,
+        context: ContextSpec::default(),
     };
     RunCreated {
         root: id(run),
@@ -111,6 +113,7 @@ pub fn turn_ended(turn: u32, cost_usd_nanos: i64, input_tokens: i64) -> Event {
     Event::TurnEnded(Box::new(TurnEnded {
         turn,
         attempt: 1,
+        purpose: Purpose::Task,
         message: AssistantMessage { text: format!("Answer {turn}."), ..AssistantMessage::default() },
         stop: Stop::EndTurn,
         stop_raw: None,

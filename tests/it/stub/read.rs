@@ -55,6 +55,7 @@ impl Asked {
             max_output,
             turn: u32::try_from(turns + 1).unwrap(),
             attempt: 1,
+            purpose: wren::kernel::event::Purpose::Task,
         }
     }
 

@@ -124,7 +124,8 @@ fn check_money(journal: &[&Recorded], spans: &[Span], cost_usd_nanos: i64) {
     let mut replies: BTreeMap<(&RunId, u32), i64> = BTreeMap::new();
     for recorded in journal {
         if let Event::TurnEnded(turn) = &recorded.event {
-            replies.insert((&recorded.run, turn.turn), turn.cost_usd_nanos);
+            // Notes that made room for a turn are paid by it.
+            *replies.entry((&recorded.run, turn.turn)).or_insert(0) += turn.cost_usd_nanos;
         }
     }
     for ((run, turn), cost) in replies {

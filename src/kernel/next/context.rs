@@ -1,0 +1,66 @@
+//! What to do about a conversation that does not fit the model: make room, or stop.
+
+use super::{Around, Ask, Ending, Next, priced};
+use crate::kernel::agent::OnFull;
+use crate::kernel::event::{Abort, Purpose};
+use crate::kernel::run::Run;
+use crate::kernel::summary::Outcome;
+
+/// The part of the window that a reply must have room for, unless the model's `max_output` is less.
+const OUTPUT_PART: i64 = 8;
+/// Bytes that a token of plain English has at the least.
+const QUESTION_BYTES_PER_TOKEN: i64 = 3;
+/// Leaving old results out costs nothing; it is worth it if a fourth of what is read goes.
+const CLEARED_PART: i64 = 4;
+
+/// Returns how many tokens of output the window leaves; `Err` where that is too few to ask for.
+pub(super) fn room(run: &Run, around: &Around<'_>) -> Result<i64, Next> {
+    let Some(window) = run.model.window_tokens else { return Ok(i64::MAX) };
+    let left = window.saturating_sub(around.context_tokens);
+    if left >= needed(run, window) {
+        return Ok(left);
+    }
+    let words = format!(
+        "the conversation has about {} tokens and {} holds {window}, the reply included",
+        around.context_tokens,
+        run.model.full_name()
+    );
+    match run.created.agent.context.on_full {
+        OnFull::Fail => Err(full(&words, "raise window_tokens, or resume the run with another model (--set-model)")),
+        OnFull::Compact => Err(compact(run, around, window).unwrap_or_else(|| {
+            full(&words, "nothing more of it can be left out; resume the run with a model that holds more (--set-model)")
+        })),
+    }
+}
+
+/// Output that must fit beside what is read.
+fn needed(run: &Run, window: i64) -> i64 {
+    run.model.max_output.min((window / OUTPUT_PART).max(run.model.output_floor()))
+}
+
+fn full(words: &str, advice: &str) -> Next {
+    Next::End(Ending::new(Outcome::ProviderError, "CONTEXT_LENGTH", format!("{words}; {advice}")))
+}
+
+/// Decides on a request that the provider called too long, as where its window is not known or its tokens are not counted as
+/// expected: once, room is made. `None`: it was something else, or did not help.
+pub(super) fn too_long(run: &Run, around: &Around<'_>) -> Option<Next> {
+    let is_first = run.tries() == 1 && run.last_abort.as_ref().is_some_and(|abort| abort.reason == Abort::ContextLength);
+    let may = is_first && run.fallback.is_empty() && run.created.agent.context.on_full == OnFull::Compact && !around.draining;
+    may.then(|| compact(run, around, run.model.window_tokens.unwrap_or(i64::MAX))).flatten()
+}
+
+fn compact(run: &Run, around: &Around<'_>, window: i64) -> Option<Next> {
+    let cut = run.cut()?;
+    let (bytes, all) = run.clearable_bytes(cut);
+    if i64::try_from(bytes).unwrap_or(i64::MAX).saturating_mul(CLEARED_PART) >= all {
+        return Some(Next::Clear(cut));
+    }
+    let input = around.input_tokens_max.saturating_add(run.summary_question_tokens_max());
+    let ask = |max_output, reservation| {
+        Next::Ask(Ask { purpose: Purpose::Compact, turn: run.turns() + 1, attempt: run.next_attempt(), max_output, reservation })
+    };
+    // The question takes the place of some of the answer, so that both fit where the conversation just did.
+    let output = needed(run, window).saturating_sub(run.summary_question_tokens_max() / QUESTION_BYTES_PER_TOKEN);
+    Some(priced(run, around, input, output.max(1), ask))
+}
