@@ -88,6 +88,16 @@ pub struct Finished {
     pub text: String,
     /// When each turn of the root ended, in seconds since the Unix epoch.
     pub turns_at: Vec<f64>,
+    /// What each of its requests read, and wrote at most, in tokens; those for notes as well.
+    pub asked: Vec<Asked>,
+}
+
+/// One request, as the provider counted it.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub input_tokens: i64,
+    pub max_output: i64,
+    pub is_for_notes: bool,
 }
 
 impl Daemon {
@@ -329,14 +339,21 @@ async fn finish(line: &RunServiceClient<Channel>, run_id: &str) -> Result<Finish
         ..v1::WatchRunRequest::default()
     };
     let mut events = line.clone().watch_run(request).await?.into_inner();
-    let mut turns_at = Vec::new();
+    let (mut turns_at, mut asked, mut max_output) = (Vec::new(), Vec::new(), 0);
     while let Some(answer) = tokio::time::timeout(PATIENCE, events.message()).await?? {
         let Some(event) = answer.event else { continue };
         let at = event.time.map_or(0.0, |time| time.seconds as f64 + f64::from(time.nanos) / 1e9);
         match event.payload {
-            Some(Payload::TurnEnded(_)) => turns_at.push(at),
-            Some(Payload::RunEnded(ended)) => return Ok(Finished { outcome: ended.outcome(), text: ended.output_text, turns_at }),
-            Some(Payload::RunSuspended(stop)) => return Ok(Finished { outcome: stop.outcome(), text: stop.output_text, turns_at }),
+            Some(Payload::TurnStarted(turn)) => max_output = turn.max_output,
+            Some(Payload::TurnEnded(turn)) => {
+                let is_for_notes = turn.purpose == "compact";
+                asked.push(Asked { input_tokens: turn.input_tokens, max_output, is_for_notes });
+                if !is_for_notes {
+                    turns_at.push(at);
+                }
+            }
+            Some(Payload::RunEnded(ended)) => return Ok(Finished { outcome: ended.outcome(), text: ended.output_text, turns_at, asked }),
+            Some(Payload::RunSuspended(stop)) => return Ok(Finished { outcome: stop.outcome(), text: stop.output_text, turns_at, asked }),
             _ => {}
         }
     }

@@ -185,3 +185,59 @@ pub async fn limiter(stub: &Stub) -> Result<Value> {
         "longest_between_turns_ms": gaps.fold(0.0, f64::max), "round_ms": RUNS * 50 / AT_ONCE,
     }))
 }
+
+/// context: a 300-turn run whose conversation is kept within 16,000 tokens, and the same one without a window.
+pub async fn context(stub: &Stub) -> Result<Value> {
+    const WINDOW: i64 = 16_000;
+    const TURNS: usize = 300;
+    let daemon = Daemon::start(stub).await?;
+    let mut line = json!({"window_tokens": WINDOW, "turns": TURNS});
+    for (key, window) in [("compacted", format!("window_tokens: {WINDOW},")), ("whole", String::new())] {
+        let mut request = daemon.request(&plan("plan-1"));
+        let content = reading(TURNS, &window).into_bytes();
+        request.bundle =
+            Some(v1::Bundle { entry_path: "read.yaml".to_owned(), files: vec![v1::SourceFile { path: "read.yaml".to_owned(), content }] });
+        let began = Instant::now();
+        let run = daemon.submit(request).await?;
+        let finished = daemon.finish(&run).await?;
+        if finished.outcome != v1::Outcome::Completed || finished.turns_at.len() != TURNS {
+            return Err(format!("{key}: {:?} after {} turns", finished.outcome, finished.turns_at.len()).into());
+        }
+        let turns: Vec<i64> = finished.asked.iter().filter(|asked| !asked.is_for_notes).map(|asked| asked.input_tokens).collect();
+        let curve: Vec<Value> = [1, 25, 50, 75, 100, 150, 200, 250, 300].map(|turn| json!([turn, turns[turn - 1]])).into();
+        let most = finished.asked.iter().map(|asked| asked.input_tokens + asked.max_output).max();
+        line[key] = json!({
+            "input_tokens_at_turn": curve, "input_tokens": finished.asked.iter().map(|asked| asked.input_tokens).sum::<i64>(),
+            "most_input_and_output": most, "over_the_window": finished.asked.iter().filter(|asked| asked.input_tokens + asked.max_output > WINDOW).count(),
+            "notes": finished.asked.len() - turns.len(), "wall_ms": ms(began),
+        });
+    }
+    Ok(line)
+}
+
+/// An agent that says something and reads some 400 tokens in every turn.
+fn reading(turns: usize, window: &str) -> String {
+    let result = "The heron stands in the reeds at the edge of the water and waits for a fish to come by. ".repeat(18);
+    let said = "I go on with the next page, for the answer must be somewhere in this book. ".repeat(4);
+    format!(
+        "wren: v1
+name: reading
+models:
+  m:
+    {window}
+    max_output: 1000
+    scripted:
+      price: {{input_usd_per_mtok: 0.1, output_usd_per_mtok: 0.2}}
+      replies:
+        - {{agent: lead, turn: {turns}, text: All is read.}}
+        - {{agent: lead, text: {said}, calls: [{{tool: page}}]}}
+tools:
+  page: {{description: Reads the next page., scripted: {{effect: read_only, result: {result}}}}}
+agents:
+  lead: {{model: m, instructions: Read the book., tools: [page]}}
+agent: lead
+prompt: Find the heron.
+limits: {{max_turns: 1000, budget_usd: 100, max_tokens: 100000000, timeout: 1h}}
+"
+    )
+}

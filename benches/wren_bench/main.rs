@@ -63,6 +63,7 @@ async fn measure(mode: &str) -> Result<Value> {
         "start10000" => load::start(&stub).await,
         "suspended10000" => load::suspended(&stub).await,
         "soak" => load::soak(&stub).await,
+        "context" => load::context(&stub).await,
         "limiter" => load::limiter(&stub).await,
         "kills" => load::kills(&stub).await,
         other => Err(format!("no mode {other}").into()),

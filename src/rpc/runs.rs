@@ -52,7 +52,13 @@ impl v1::run_service_server::RunService for Api {
         request::within(async {
             let id = request::run_id(self, &request.get_ref().run_id).await?;
             let row = self.runtime.get(&id).await.map_err(error::status)?;
-            Ok(Response::new(v1::GetRunResponse { run: Some(run(&row)) }))
+            let mut shown = run(&row);
+            // A run that was set aside has no fold, and is shown all the same.
+            if let Ok(folded) = self.runtime.load(&id).await {
+                shown.context_tokens = folded.counted_tokens();
+                shown.window_tokens = folded.model.window_tokens.unwrap_or(0);
+            }
+            Ok(Response::new(v1::GetRunResponse { run: Some(shown) }))
         })
         .await
     }

@@ -105,6 +105,8 @@ pub fn run(summary: &Summary, account: &Account, cancel_reason: Option<&str>) ->
         title: summary.title.clone(),
         tool: parent.map_or_else(String::new, |parent| parent.tool.clone()),
         cancel_reason: cancel_reason.map(ToOwned::to_owned).or_else(|| summary.cancel_reason.clone()).unwrap_or_default(),
+        context_tokens: 0,
+        window_tokens: 0,
     }
 }
 

@@ -119,6 +119,12 @@ pub fn run(run: &Run, paint: Paint) -> String {
     });
     let mut labels: Vec<String> = run.labels.iter().map(|(key, value)| format!("{}={}", one_line(key), one_line(value))).collect();
     labels.sort();
+    let context = match (run.context_tokens, run.window_tokens) {
+        (0, 0) => String::new(),
+        (0, window) => format!("window of {} tokens", count(window)),
+        (tokens, 0) => format!("{} tokens", count(tokens)),
+        (tokens, window) => format!("{} of {} tokens", count(tokens), count(window)),
+    };
     let reserved = if run.reserved_usd_nanos > 0 { usd(run.reserved_usd_nanos) } else { String::new() };
     let of_root = if run.root_run_id == run.run_id { String::new() } else { run.root_run_id.clone() };
     facts(
@@ -132,6 +138,7 @@ pub fn run(run: &Run, paint: Paint) -> String {
             ("workflow", one_line(&run.workflow_name)),
             ("agent", one_line(&run.agent)),
             ("model", one_line(&run.model)),
+            ("context", context),
             ("title", one_line(&run.title)),
             ("inputs", one_line(&run.inputs_json)),
             ("labels", labels.join(", ")),

@@ -130,6 +130,11 @@ impl Run {
         }
     }
 
+    /// Returns the tokens of what the model reads, as the provider last counted them; 0 where nobody has.
+    pub fn counted_tokens(&self) -> i64 {
+        self.counted_tokens.unwrap_or(0)
+    }
+
     /// Returns what the provider counted: the messages of its last reply's request, that reply, and the agent's own.
     pub fn counted(&self) -> Vec<Arc<Message>> {
         self.window.messages(&self.transcript, self.counted_to)
