@@ -323,7 +323,15 @@ impl<R: Reader> Decoder<R> {
             Ok(value) if event.is_bare || event.name.as_deref() == Some("error") => self.said.refuse(&value),
             Ok(value) => self.reader.event(&value, &mut self.said),
             Err(_) if event.is_bare => {}
-            Err(error) => self.said.malformed(&format!("an event of the stream is not valid JSON: {error}")),
+            // The rest of it is lost, as where a connection ends within a line.
+            Err(error) if error.is_eof() => {
+                let begun = self.has_begun();
+                self.said.cut(begun);
+            }
+            Err(error) => {
+                let error = malformed(&format!("an event of the stream is not valid JSON: {error}"));
+                self.said.fail(Error { unanswered: !self.has_begun(), ..error });
+            }
         }
         self.bound_calls();
     }

@@ -163,7 +163,9 @@ impl Endpoint {
         match timeout(Duration::from_millis(wait_ms), response.chunk()).await {
             Ok(Ok(chunk)) => Ok(chunk),
             Ok(Err(error)) => {
-                Err(failure(Abort::CutStream, true, format!("the connection was lost during the answer: {}", causes(&error))))
+                let error = failure(Abort::CutStream, true, format!("the connection was lost during the answer: {}", causes(&error)));
+                // The head came and nothing behind it: what the provider read it may charge for.
+                Err(Error { unanswered: is_first, ..error })
             }
             Err(_) => Err(self.silent(is_first)),
         }

@@ -19,8 +19,12 @@ pub fn delay_ms(attempt: u32, reason: Abort, retry_after_ms: Option<u64>, chance
     let longest_ms = if is_refusal { REFUSED_MS_MAX } else { BACKOFF_MS_MAX };
     let backoff = BASE_MS.saturating_mul(1 << exponent).min(longest_ms);
     match retry_after_ms {
-        // Jitter on top of what was asked for, so that those who were refused together do not come back together.
-        Some(asked) => asked.saturating_add((asked / 10).min(1000) * (chance % 1000) / 1000),
+        // Jitter on top of what was asked for, so that those who were refused together do not come back together. A server
+        // that asks for the same short wait again and again is believed less each time.
+        Some(asked) => {
+            let grown = asked.saturating_mul(1 << exponent).min(longest_ms).max(asked);
+            grown.saturating_add((grown / 10).min(1000) * (chance % 1000) / 1000)
+        }
         // Between half and all of it.
         None => backoff / 2 + backoff / 2 * (chance % 1000) / 1000,
     }
@@ -37,6 +41,8 @@ mod tests {
         assert!((15_000..=30_000).contains(&delay_ms(40, Abort::Network, None, 12)));
         assert!((2_000..=4_000).contains(&delay_ms(40, Abort::RateLimited, None, 12)));
         assert!(delay_ms(1, Abort::RateLimited, Some(2000), 999) >= 2000);
-        assert!(delay_ms(9, Abort::RateLimited, Some(10), 999) < 20);
+        assert!(delay_ms(1, Abort::RateLimited, Some(10), 999) < 20, "it is believed the first time");
+        assert!(delay_ms(9, Abort::RateLimited, Some(10), 999) > 2_000, "and no longer after that");
+        assert!(delay_ms(9, Abort::RateLimited, Some(60_000), 0) == 60_000);
     }
 }

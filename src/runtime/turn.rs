@@ -183,5 +183,7 @@ fn reply_bytes(reply: &Reply) -> usize {
 fn estimate(request: &Request, output_bytes: usize) -> Usage {
     let input_bytes = serde_json::to_vec(&(&request.instructions, &request.messages, &request.tools)).map_or(0, |bytes| bytes.len());
     let tokens = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX / 2).saturating_add(BYTES_PER_TOKEN - 1) / BYTES_PER_TOKEN;
-    Usage { input_tokens: tokens(input_bytes), output_tokens: tokens(output_bytes), ..Usage::default() }
+    // No provider gives more than it was asked for.
+    let output_tokens = tokens(output_bytes).min(request.max_output);
+    Usage { input_tokens: tokens(input_bytes), output_tokens, ..Usage::default() }
 }

@@ -268,7 +268,8 @@ impl Context<'_> {
             }
         }
         for name in document.models.iter().flatten().map(|(name, _)| name) {
-            if !document.agents.values().any(|agent| agent.model == *name) {
+            let is_fallback = document.models.iter().flatten().any(|(_, model)| model.fallback.iter().flatten().any(|other| other == name));
+            if !is_fallback && !document.agents.values().any(|agent| agent.model == *name) {
                 faults.warning("W042", &join("/models", name), format!("model `{name}` is never used"));
             }
         }

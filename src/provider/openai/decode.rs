@@ -18,6 +18,7 @@ pub struct ChatReader {
     calls: Calls,
     finish: Option<String>,
     has_choice: bool,
+    has_usage: bool,
     has_refusal: bool,
 }
 
@@ -32,6 +33,7 @@ impl Reader for ChatReader {
             self.choice(choice, said);
         }
         if let Some(usage) = usage::of(chunk) {
+            self.has_usage = true;
             said.usage(usage);
         }
         if let Some(nanos) = usage::stated_cost(chunk) {
@@ -55,7 +57,8 @@ impl Reader for ChatReader {
     }
 
     fn done(&mut self, said: &mut Said) {
-        if self.finish.is_none() && !self.has_choice { said.cut(self.has_begun()) } else { self.end(said) }
+        // Some servers say so when they break an answer off for another one. What was counted is whole all the same.
+        if self.finish.is_some() || (self.has_choice && self.has_usage) { self.end(said) } else { said.cut(self.has_begun()) }
     }
 
     fn ended(&mut self, said: &mut Said) {

@@ -83,8 +83,8 @@ fn an_answer_cut_after_any_event_before_its_closing_one_is_a_cut_stream() {
         let ends: Vec<usize> = text.match_indices("\n\n").map(|(at, _)| at + 2).collect();
         for end in ends {
             let part = &text[..end];
-            // Closed: from the first finish reason of the first choice on, or at [DONE].
-            let closed = part.contains("[DONE]")
+            // Closed: from the first finish reason of the first choice on, or at [DONE] where the usage was told.
+            let closed = (part.contains("[DONE]") && part.contains("\"usage\":{"))
                 || part.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data:")?).ok()).any(|chunk| {
                     let choices = chunk["choices"].as_array().cloned().unwrap_or_default();
                     choices.iter().any(|choice| choice["index"].as_i64().unwrap_or(0) == 0 && choice["finish_reason"].is_string())

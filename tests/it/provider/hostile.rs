@@ -86,6 +86,9 @@ fn what_is_no_reply_is_a_typed_error() {
         (b": only comments\n\n", Abort::CutStream),
         (b"data: [DONE]\n\n", Abort::CutStream),
         (b"data: {\"choices\":[]}\n\ndata: [DONE]\n\n", Abort::CutStream),
+        // A server that breaks an answer off for another request says nothing but this.
+        (b"data: {\"choices\":[{\"delta\":{\"content\":\"ha\"}}]}\n\ndata: [DONE]\n\n", Abort::CutStream),
+        (b"data: {\"choices\":[{\"delta\":{\"content\":\"ha\"}}]}\n\ndata: {\"choices\":[{\"del\n\n", Abort::CutStream),
         (b"data: \xff\xfe\n\n", Abort::Malformed),
         (b"data: not json\n\n", Abort::Malformed),
         (b"data: {\"choices\":[{\"delta\":{\"content\":\"\xc3\x28\"}}]}\n\n", Abort::Malformed),
@@ -238,7 +241,8 @@ fn every_word_for_a_stop_has_one_meaning() {
         let reply = reply(&[piece(json!({"content": "x"})), finish(word)]);
         assert_eq!((reply.stop, reply.stop_raw.as_deref()), (stop, Some(word)));
     }
-    let inferred = reply(&[piece(json!({"content": "x"}))]);
+    let counted = json!({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}});
+    let inferred = reply(&[piece(json!({"content": "x"})), counted]);
     assert_eq!((inferred.stop, inferred.stop_raw), (Stop::EndTurn, None));
     let refused = reply(&[piece(json!({"refusal": "I will not."})), finish("stop")]);
     assert_eq!((refused.stop, refused.refusal.as_deref()), (Stop::Refusal, Some("I will not.")));
