@@ -47,6 +47,17 @@ pub struct Rates {
 }
 
 impl Rates {
+    /// Returns rates of which cache reads, cache writes and reasoning may be left out: they cost what input and output do.
+    pub fn of(input_pico: i64, output_pico: i64, [cache_read, cache_write, reasoning]: [Option<i64>; 3]) -> Self {
+        Self {
+            input_pico,
+            cache_read_pico: cache_read.unwrap_or(input_pico),
+            cache_write_pico: cache_write.unwrap_or(input_pico),
+            output_pico,
+            reasoning_pico: reasoning.unwrap_or(output_pico),
+        }
+    }
+
     /// Returns the dearest that an input token can be.
     pub fn input_pico_max(&self) -> i64 {
         self.input_pico.max(self.cache_read_pico).max(self.cache_write_pico)

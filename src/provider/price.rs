@@ -148,6 +148,9 @@ impl Written {
         let base = rates(place, &self.input, &self.output, [&self.cache_read, &self.cache_write, &self.reasoning])?;
         let long = self.long.as_ref().map(|long| {
             let place = format!("{place}.long");
+            if long.above_tokens < 0 {
+                return Err(Error { place: format!("{place}.above_tokens"), why: "give a number of input tokens, 0 or more".to_owned() });
+            }
             let dearer = rates(&place, &long.input, &long.output, [&long.cache_read, &long.cache_write, &long.reasoning])?;
             Ok(Long { above_tokens: long.above_tokens, rates: dearer })
         });
@@ -162,14 +165,7 @@ fn rates(place: &str, input: &str, output: &str, [cache_read, cache_write, reaso
             why: format!("{text:?} is no amount of USD for a million tokens; write it like \"1.25\""),
         })
     };
-    let or = |field: &str, text: &Option<String>, default: i64| text.as_ref().map_or(Ok(default), |text| amount(field, text));
-    let input_pico = amount("input", input)?;
-    let output_pico = amount("output", output)?;
-    Ok(Rates {
-        input_pico,
-        cache_read_pico: or("cache_read", cache_read, input_pico)?,
-        cache_write_pico: or("cache_write", cache_write, input_pico)?,
-        output_pico,
-        reasoning_pico: or("reasoning", reasoning, output_pico)?,
-    })
+    let part = |field: &str, text: &Option<String>| text.as_ref().map(|text| amount(field, text)).transpose();
+    let parts = [part("cache_read", cache_read)?, part("cache_write", cache_write)?, part("reasoning", reasoning)?];
+    Ok(Rates::of(amount("input", input)?, amount("output", output)?, parts))
 }

@@ -171,6 +171,11 @@ impl Context<'_> {
         let parts = [&price.cache_read_usd_per_mtok, &price.cache_write_usd_per_mtok, &price.reasoning_usd_per_mtok];
         let rates = self.rates(pointer, &price.input_usd_per_mtok, &price.output_usd_per_mtok, parts, faults)?;
         let Some(long) = &price.long else { return Some(Price { rates, long: None }) };
+        if long.above_tokens < 0 {
+            let at = join(&join(pointer, "long"), "above_tokens");
+            faults.error("W022", &at, "above_tokens: give a number of input tokens, 0 or more".to_owned());
+            return None;
+        }
         let parts = [&long.cache_read_usd_per_mtok, &long.cache_write_usd_per_mtok, &long.reasoning_usd_per_mtok];
         let dearer = self.rates(&join(pointer, "long"), &long.input_usd_per_mtok, &long.output_usd_per_mtok, parts, faults)?;
         Some(Price { rates, long: Some(Long { above_tokens: long.above_tokens, rates: dearer }) })
@@ -197,17 +202,16 @@ impl Context<'_> {
         };
         let input_pico = amount("input_usd_per_mtok", input)?;
         let output_pico = amount("output_usd_per_mtok", output)?;
-        let mut part = |name: &str, value: &Option<document::Amount>, default: i64| match value {
-            Some(value) => amount(name, value),
-            None => Some(default),
+        let mut part = |name: &str, value: &Option<document::Amount>| match value {
+            Some(value) => amount(name, value).map(Some),
+            None => Some(None),
         };
-        Some(Rates {
-            input_pico,
-            cache_read_pico: part("cache_read_usd_per_mtok", cache_read, input_pico)?,
-            cache_write_pico: part("cache_write_usd_per_mtok", cache_write, input_pico)?,
-            output_pico,
-            reasoning_pico: part("reasoning_usd_per_mtok", reasoning, output_pico)?,
-        })
+        let parts = [
+            part("cache_read_usd_per_mtok", cache_read)?,
+            part("cache_write_usd_per_mtok", cache_write)?,
+            part("reasoning_usd_per_mtok", reasoning)?,
+        ];
+        Some(Rates::of(input_pico, output_pico, parts))
     }
 
     fn scripted(

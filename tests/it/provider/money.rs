@@ -36,6 +36,14 @@ fn the_book_knows_its_prices_exactly_and_where_they_are_from() {
 }
 
 #[test]
+fn a_bound_for_dearer_calls_is_no_negative_number() {
+    let yaml = "local: {m: {input: \"1\", output: \"1\", long: {above_tokens: -1, input: \"2\", output: \"2\"}}}";
+    let written: WrittenBook = serde_yaml::from_str(yaml).unwrap();
+    let error = Book::builtin().unwrap().with_overrides(&written).unwrap_err();
+    assert!(error.to_string().starts_with("prices.local.m.long.above_tokens: "), "{error}");
+}
+
+#[test]
 fn the_config_puts_its_prices_over_the_book() {
     let written: WrittenBook =
         serde_yaml::from_str("openai: {gpt-5-mini: {input: \"0.3\", output: \"3\"}}\nlocal: {m: {input: \"0\", output: \"0\"}}").unwrap();

@@ -104,6 +104,19 @@ async fn a_list_is_checked_when_it_is_read() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_bound_for_dearer_calls_has_its_place_in_the_workflow() {
+    let bench = bench().await;
+    let price = "input_usd_per_mtok: 1, output_usd_per_mtok: 1";
+    let long = format!("price: {{{price}, long: {{above_tokens: -1, {price}}}}}");
+    let yaml = FALLBACK
+        .replace("    fallback: [echo/big, second]\n", "")
+        .replace("second: {", "third: {use: echo/big, LONG}\n  second: {")
+        .replace("LONG", &long);
+    let Err(Error::Invalid(faults)) = bench.runtime.submit(bench.submission(&yaml), true).await else { panic!("it was taken") };
+    assert!(faults.iter().any(|fault| fault.pointer == "/models/third/price/long/above_tokens"), "{faults:?}");
+}
+
 const TREE: &str = r#"
 wren: v1
 name: w
