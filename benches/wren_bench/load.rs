@@ -192,7 +192,7 @@ pub async fn context(stub: &Stub) -> Result<Value> {
     const TURNS: usize = 300;
     let daemon = Daemon::start(stub).await?;
     let mut line = json!({"window_tokens": WINDOW, "turns": TURNS});
-    for (key, window) in [("compacted", format!("window_tokens: {WINDOW},")), ("whole", String::new())] {
+    for (key, window) in [("compacted", format!("window_tokens: {WINDOW}")), ("whole", String::new())] {
         let mut request = daemon.request(&plan("plan-1"));
         let content = reading(TURNS, &window).into_bytes();
         request.bundle =
@@ -230,9 +230,9 @@ models:
       price: {{input_usd_per_mtok: 0.1, output_usd_per_mtok: 0.2}}
       replies:
         - {{agent: lead, turn: {turns}, text: All is read.}}
-        - {{agent: lead, text: {said}, calls: [{{tool: page}}]}}
+        - {{agent: lead, text: '{said}', calls: [{{tool: page}}]}}
 tools:
-  page: {{description: Reads the next page., scripted: {{effect: read_only, result: {result}}}}}
+  page: {{description: Reads the next page., scripted: {{effect: read_only, result: '{result}'}}}}
 agents:
   lead: {{model: m, instructions: Read the book., tools: [page]}}
 agent: lead

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::agent::ModelSpec;
-use super::event::{Cause, Event, Purpose, Recorded, RunCreated, TurnAborted, TurnEnded, TurnStarted};
+use super::event::{Abort, Cause, Event, Purpose, Recorded, RunCreated, TurnAborted, TurnEnded, TurnStarted};
 use super::message::{AssistantMessage, Call, CallId, Message, Request, RunId, Stop};
 use super::size;
 use super::summary::{Outcome, State, Summary};
@@ -36,6 +36,12 @@ pub struct Run {
     pub models: BTreeMap<String, Arc<ModelSpec>>,
     /// Attempts at the present turn that were another model's, or made room for it.
     others_attempts: u32,
+    /// Of the attempts at the present turn, those at which this model's provider said that it is asked too much.
+    refusals: u32,
+    /// What the last attempt that came to nothing was for.
+    pub failed_purpose: Purpose,
+    /// Whether the provider called the turn that is to be had too long.
+    pub overlong: bool,
     /// The attempt at a turn that is under way.
     pub open_turn: Option<TurnStarted>,
     /// The last attempt that came to nothing, if the turn is still to be had.
@@ -109,6 +115,9 @@ impl Run {
             fallback: created.agent.model.fallback.clone(),
             models: created.models.clone(),
             others_attempts: 0,
+            refusals: 0,
+            failed_purpose: Purpose::Task,
+            overlong: false,
             open_turn: None,
             last_abort: None,
             last_stop: None,
@@ -244,6 +253,7 @@ impl Run {
                 self.last_abort = None;
                 // The turn itself is still to be had; its attempts go on from here.
                 self.others_attempts = turn.attempt;
+                self.refusals = 0;
                 self.takeovers = 0;
             }
             Event::TurnEnded(turn) => {
@@ -253,6 +263,8 @@ impl Run {
                 }
                 self.last_abort = None;
                 self.others_attempts = 0;
+                self.refusals = 0;
+                self.overlong = false;
                 self.last_stop = Some(turn.stop);
                 self.count(turn);
                 self.calls = turn.message.calls.iter().map(|call| PendingCall { call: call.clone(), progress: Progress::Asked }).collect();
@@ -260,6 +272,9 @@ impl Run {
                 self.takeovers = 0;
             }
             Event::TurnAborted(turn) => {
+                self.failed_purpose = self.open_turn.as_ref().map_or(Purpose::Task, |open| open.purpose);
+                self.overlong |= turn.reason == Abort::ContextLength && self.failed_purpose == Purpose::Task;
+                self.refusals += u32::from(matches!(turn.reason, Abort::RateLimited | Abort::Overloaded));
                 self.close_turn(recorded, turn.turn, turn.attempt)?;
                 self.last_abort = Some(turn.clone());
             }
@@ -407,6 +422,8 @@ impl Run {
             self.takeovers = 0;
             self.last_abort = None;
             self.others_attempts = 0;
+            self.refusals = 0;
+            self.overlong = false;
             for pending in &mut self.calls {
                 if let Progress::InDoubt { released, .. } = &mut pending.progress {
                     *released = true;

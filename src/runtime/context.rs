@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::driver::Driver;
 use super::journal::Stop;
 use super::turn::aborted;
-use crate::kernel::Run;
 use crate::kernel::event::{Abort, Event, TurnAborted, TurnEnded, TurnStarted};
+use crate::kernel::{self, Run};
 use crate::provider::tokens;
 
 /// What a count is scaled by before a provider has said anything. Other tokenizers make more tokens than o200k.
@@ -112,9 +112,18 @@ impl Driver {
 
     /// Puts the model's notes in the place of what they are about, in the transaction that pays for them.
     pub(super) fn compact(&mut self, started: &TurnStarted, mut ended: TurnEnded) -> Result<(), Stop> {
-        let summary = ended.message.text.trim().to_owned();
-        let Some(cut) = self.journal.run.cut().filter(|_| !summary.is_empty()) else {
-            let message = "the model was asked for notes to make room and wrote none".to_owned();
+        let mut summary = ended.message.text.trim().to_owned();
+        let is_whole = match ended.stop {
+            kernel::Stop::EndTurn | kernel::Stop::ToolCalls => true,
+            kernel::Stop::Length => {
+                summary.push_str("\n(These notes were cut off at their limit.)");
+                true
+            }
+            kernel::Stop::Refusal | kernel::Stop::Error => false,
+        };
+        let is_empty = ended.message.text.trim().is_empty();
+        let Some(cut) = self.journal.run.cut().filter(|_| is_whole && !is_empty) else {
+            let message = "the model was asked for notes to make room and wrote none that can be used".to_owned();
             return self.journal.stage(Event::TurnAborted(TurnAborted {
                 retryable: true,
                 usage: Some(ended.usage),

@@ -195,6 +195,8 @@ impl Driver {
         let run = &self.journal.run;
         let Some(model) = run.fallback.first().cloned() else { return Ok(()) };
         let agent = run.created.agent.name.clone();
+        // What one model's counts have taught says nothing of another's.
+        self.measure = Measure::default();
         let changed = ModelChanged { agent, model, cause: ModelCause::Fallback, actor: String::new(), reason };
         self.journal.stage(Event::ModelChanged(Box::new(changed)))
     }
@@ -290,23 +292,29 @@ impl Driver {
         let Some(permit) = self.permit.as_mut().filter(|_| !is_scripted) else { return };
         match closed {
             Event::TurnEnded(ended) => {
-                permit.taken((!ended.estimated).then(|| ended.usage.input_tokens.saturating_add(ended.usage.output_tokens)))
+                permit.taken();
+                permit.spent(ended.usage.total_tokens());
             }
-            Event::TurnAborted(aborted) => match aborted.reason {
-                Abort::RateLimited | Abort::Overloaded => permit.refused(aborted.retry_after_ms),
-                Abort::CutStream | Abort::Malformed | Abort::Cancelled => permit.taken(None),
-                Abort::Auth
-                | Abort::Quota
-                | Abort::ContextLength
-                | Abort::NotFound
-                | Abort::Provider
-                | Abort::Network
-                | Abort::NoAnswer
-                | Abort::ContentRefused
-                | Abort::InvalidRequest
-                | Abort::Timeout
-                | Abort::Crash => {}
-            },
+            Event::TurnAborted(aborted) => {
+                let spent = aborted.usage.map_or(0, |usage| usage.total_tokens());
+                match aborted.reason {
+                    Abort::RateLimited | Abort::Overloaded => permit.refused(aborted.retry_after_ms),
+                    Abort::CutStream | Abort::Malformed | Abort::Cancelled => {
+                        permit.taken();
+                        permit.spent(spent);
+                    }
+                    Abort::Auth
+                    | Abort::Quota
+                    | Abort::ContextLength
+                    | Abort::NotFound
+                    | Abort::Provider
+                    | Abort::Network
+                    | Abort::ContentRefused
+                    | Abort::InvalidRequest => permit.spent(spent),
+                    // Nobody knows what the provider counts of these.
+                    Abort::NoAnswer | Abort::Timeout | Abort::Crash => {}
+                }
+            }
             _ => {}
         }
     }

@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{Duration, Instant, sleep_until};
 
 use self::gate::{Gate, Grant, Opening};
@@ -61,6 +61,8 @@ pub struct Limiter {
     in_flight_max: usize,
     providers: Providers,
     state: Mutex<State>,
+    /// Rung when somebody's turn may come with time alone, so that whoever waits looks when.
+    timed: Notify,
 }
 
 #[derive(Default)]
@@ -94,7 +96,7 @@ pub struct Permit {
 impl Limiter {
     /// Returns a limiter under which nothing is under way.
     pub fn new(in_flight_max: usize, providers: Providers) -> Self {
-        Self { in_flight_max, providers, state: Mutex::default() }
+        Self { in_flight_max, providers, state: Mutex::default(), timed: Notify::new() }
     }
 
     /// Gives a permit if nobody has to wait for it.
@@ -123,6 +125,10 @@ impl Limiter {
             Place { limiter: self, want, rank }
         };
         loop {
+            let timed = self.timed.notified();
+            tokio::pin!(timed);
+            // Listening begins before the look, so that no ring falls between the two.
+            timed.as_mut().enable();
             let opens = self.serve(want);
             tokio::select! {
                 biased;
@@ -133,6 +139,7 @@ impl Limiter {
                     // The sender goes only with the permit or with the place, and this holds the place.
                     std::future::pending::<()>().await;
                 }
+                () = timed => {}
                 () = sleep_until(opens) => {}
             }
         }
@@ -174,6 +181,23 @@ impl Limiter {
             }
         }
         unclaimed
+    }
+
+    /// Gives what came back to whose turn it is. Where a gate opens with time alone, those who wait at it are told: nobody
+    /// else would wake them then.
+    fn pass_on(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        let now = Instant::now();
+        let unclaimed = self.give(&mut state, now);
+        let is_timed = state
+            .lanes
+            .values()
+            .any(|lane| lane.next_tokens().is_some_and(|tokens| matches!(lane.gate.opening(now, tokens), Opening::At(_))));
+        drop(state);
+        if is_timed {
+            self.timed.notify_waiters();
+        }
+        // Each gives its place back, for which it needs the lock.
+        drop(unclaimed);
     }
 
     fn lane<'a>(&self, state: &'a mut State, name: LaneName) -> &'a mut Lane {
@@ -235,15 +259,12 @@ struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let unclaimed = {
-            let mut state = self.limiter.lock();
-            if let Some(lane) = state.lanes.get_mut(&self.want.lane()) {
-                lane.remove(&self.want.root, self.rank);
-            }
-            // Whoever stands behind may need fewer tokens.
-            self.limiter.give(&mut state, Instant::now())
-        };
-        drop(unclaimed);
+        let mut state = self.limiter.lock();
+        if let Some(lane) = state.lanes.get_mut(&self.want.lane()) {
+            lane.remove(&self.want.root, self.rank);
+        }
+        // Whoever stands behind may need fewer tokens.
+        self.limiter.pass_on(state);
     }
 }
 
@@ -253,9 +274,14 @@ impl Permit {
         want.is_like(&self.lane)
     }
 
-    /// Notes that the provider took the request; `tokens` are those that it counted, where it did.
-    pub fn taken(&mut self, tokens: Option<i64>) {
-        self.with_gate(|gate, grant| gate.taken(grant, Instant::now(), tokens));
+    /// Notes that the provider took the request.
+    pub fn taken(&mut self) {
+        self.with_gate(|gate, grant| gate.taken(grant, Instant::now()));
+    }
+
+    /// Notes how many tokens the call came to.
+    pub fn spent(&mut self, tokens: i64) {
+        self.with_gate(|gate, grant| gate.spent(grant, Instant::now(), tokens));
     }
 
     /// Notes that the provider refused the request because there are too many, and when it may be asked again.
@@ -273,14 +299,11 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let unclaimed = {
-            let mut state = self.limiter.lock();
-            state.in_flight = state.in_flight.saturating_sub(1);
-            if let Some(lane) = state.lanes.get_mut(&self.lane) {
-                lane.gate.leave();
-            }
-            self.limiter.give(&mut state, Instant::now())
-        };
-        drop(unclaimed);
+        let mut state = self.limiter.lock();
+        state.in_flight = state.in_flight.saturating_sub(1);
+        if let Some(lane) = state.lanes.get_mut(&self.lane) {
+            lane.gate.leave();
+        }
+        self.limiter.pass_on(state);
     }
 }

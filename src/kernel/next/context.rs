@@ -1,6 +1,6 @@
 //! What to do about a conversation that does not fit the model: make room, or stop.
 
-use super::{Around, Ask, Ending, Next, priced};
+use super::{Around, Ask, Ending, Next, limit_reached, priced, provider};
 use crate::kernel::agent::OnFull;
 use crate::kernel::event::{Abort, Purpose};
 use crate::kernel::run::Run;
@@ -42,12 +42,23 @@ fn full(words: &str, advice: &str) -> Next {
     Next::End(Ending::new(Outcome::ProviderError, "CONTEXT_LENGTH", format!("{words}; {advice}")))
 }
 
-/// Decides on a request that the provider called too long, as where its window is not known or its tokens are not counted as
-/// expected: once, room is made. `None`: it was something else, or did not help.
+/// Decides on a turn that the provider called too long, as where its window is not known or its tokens are not counted as
+/// expected: room is made. `None`: it was not, or there is nothing to leave out.
 pub(super) fn too_long(run: &Run, around: &Around<'_>) -> Option<Next> {
-    let is_first = run.tries() == 1 && run.last_abort.as_ref().is_some_and(|abort| abort.reason == Abort::ContextLength);
-    let may = is_first && run.fallback.is_empty() && run.created.agent.context.on_full == OnFull::Compact && !around.draining;
-    may.then(|| compact(run, around, run.model.window_tokens.unwrap_or(i64::MAX))).flatten()
+    let may = run.overlong && run.fallback.is_empty() && run.created.agent.context.on_full == OnFull::Compact && !around.draining;
+    if !may {
+        return None;
+    }
+    let is_answer =
+        run.failed_purpose == Purpose::Task && run.last_abort.as_ref().is_some_and(|abort| abort.reason == Abort::ContextLength);
+    // A request for notes can fail like any other.
+    if !is_answer && let Some(failed) = provider::failed(run) {
+        return Some(failed);
+    }
+    if let Some(ending) = limit_reached(run, around) {
+        return Some(Next::End(ending));
+    }
+    compact(run, around, run.model.window_tokens.unwrap_or(i64::MAX))
 }
 
 fn compact(run: &Run, around: &Around<'_>, window: i64) -> Option<Next> {
@@ -62,5 +73,8 @@ fn compact(run: &Run, around: &Around<'_>, window: i64) -> Option<Next> {
     };
     // The question takes the place of some of the answer, so that both fit where the conversation just did.
     let output = needed(run, window).saturating_sub(run.summary_question_tokens_max() / QUESTION_BYTES_PER_TOKEN);
-    Some(priced(run, around, input, output.max(1), ask))
+    // A model that holds less than the one before it may not even hold the question.
+    let asked = i128::from(around.context_tokens) * i128::from(run.summary_bytes(cut)) / i128::from(all.max(1));
+    let is_too_long = window < i64::MAX && asked + i128::from(output) > i128::from(window);
+    (!is_too_long).then(|| priced(run, around, input, output.max(1), ask))
 }

@@ -20,12 +20,13 @@ pub(super) fn failed(run: &Run) -> Option<Next> {
     // After a change of the model the failures before it were another's.
     let abort = run.last_abort.as_ref().filter(|_| run.tries() > 0)?;
     let has_other = !run.fallback.is_empty() && another_may_cure(abort.reason);
-    let (tries_max, wait_ms_max) = match (has_other, abort.reason) {
-        (true, _) => (ATTEMPTS_WITH_FALLBACK_MAX, WAIT_MS_MAX),
-        (false, Abort::RateLimited | Abort::Overloaded) => (REFUSALS_MAX, u64::MAX),
-        (false, _) => (ATTEMPTS_MAX, u64::MAX),
+    let (may, wait_ms_max) = match (has_other, abort.reason) {
+        (true, _) => (run.tries() < ATTEMPTS_WITH_FALLBACK_MAX, WAIT_MS_MAX),
+        (false, Abort::RateLimited | Abort::Overloaded) => (run.refusals() < REFUSALS_MAX, u64::MAX),
+        // What was refused for being too much is no failure of this kind.
+        (false, _) => (run.tries().saturating_sub(run.refusals()) < ATTEMPTS_MAX, u64::MAX),
     };
-    if abort.retryable && run.tries() < tries_max && abort.retry_after_ms.is_none_or(|wait_ms| wait_ms <= wait_ms_max) {
+    if abort.retryable && may && abort.retry_after_ms.is_none_or(|wait_ms| wait_ms <= wait_ms_max) {
         return None;
     }
     let tries = if run.tries() > 1 { format!(" ({} attempts)", run.tries()) } else { String::new() };

@@ -121,6 +121,12 @@ impl Run {
         (results.sum(), self.read_bytes())
     }
 
+    /// Returns how many bytes a request for notes about everything before `kept_from` has.
+    pub fn summary_bytes(&self, kept_from: usize) -> i64 {
+        let said: i64 = self.summary_messages(kept_from).iter().map(|message| size::of_message(message)).sum();
+        said + size::of_agent(&self.created.agent)
+    }
+
     /// Returns what was said since a provider last counted the conversation, and what it counted. Where nobody has, that is
     /// all that the model reads, and its instructions and tools come on top.
     pub fn uncounted(&self) -> (i64, Vec<Arc<Message>>) {
@@ -161,6 +167,7 @@ impl Run {
             // It was answered; what is asked next is another request.
             self.others_attempts = abort.attempt;
         }
+        self.overlong = false;
         // What the provider counted was another conversation: the bytes of this one stand in for it.
         self.counted_tokens = Some(0);
         self.bytes_since_count = self.read_bytes();

@@ -28,6 +28,8 @@ impl Run {
         if is_own {
             self.model = changed.model.clone();
             self.others_attempts = self.others_attempts.max(self.provider_failures());
+            self.refusals = 0;
+            self.overlong = false;
             self.forget_count();
         }
         Ok(())
@@ -49,6 +51,11 @@ impl Run {
     /// Returns how many times in a row the present model was tried at the present turn and failed.
     pub fn tries(&self) -> u32 {
         self.provider_failures().saturating_sub(self.others_attempts)
+    }
+
+    /// Returns at how many of those tries the provider said that it is asked too much.
+    pub fn refusals(&self) -> u32 {
+        self.refusals
     }
 
     /// Returns how many times in a row the present turn was tried and the provider failed, whichever model it was.

@@ -109,12 +109,16 @@ impl Gate {
         Grant { cuts: self.cuts, tokens }
     }
 
-    /// Notes that the provider took a call; `tokens` are those that it counted, where it did.
-    pub fn taken(&mut self, grant: &mut Grant, now: Instant, tokens: Option<i64>) {
-        if let (Some(bucket), Some(tokens)) = (&mut self.tokens, tokens) {
+    /// Notes how many tokens a call came to.
+    pub fn spent(&mut self, grant: &mut Grant, now: Instant, tokens: i64) {
+        if let Some(bucket) = &mut self.tokens {
             bucket.take(now, size(tokens) - size(grant.tokens));
             grant.tokens = tokens;
         }
+    }
+
+    /// Notes that the provider took a call.
+    pub fn taken(&mut self, grant: &Grant, now: Instant) {
         if grant.cuts != self.cuts {
             return;
         }
@@ -139,10 +143,7 @@ impl Gate {
         if let Some(at) = retry_after.and_then(|wait| now.checked_add(wait)) {
             self.closed_until = Some(self.closed_until.map_or(at, |until| until.max(at)));
         }
-        if let Some(bucket) = &mut self.tokens {
-            bucket.take(now, -size(grant.tokens));
-            grant.tokens = 0;
-        }
+        self.spent(grant, now, 0);
         if grant.cuts != self.cuts {
             return;
         }
@@ -241,9 +242,9 @@ mod tests {
                     gate.leave();
                 }
             } else {
-                let mut grant = under_way.pop_front().unwrap();
+                let grant = under_way.pop_front().unwrap();
                 taken += 1;
-                gate.taken(&mut grant, now, None);
+                gate.taken(&grant, now);
                 gate.leave();
             }
         }
@@ -333,7 +334,8 @@ mod tests {
         let mut gate = Gate::new(limits, 4, now);
         let mut grant = gate.start(now, 1000);
         assert!(matches!(gate.opening(now, 10), Opening::At(_)));
-        gate.taken(&mut grant, now, Some(10));
+        gate.taken(&grant, now);
+        gate.spent(&mut grant, now, 10);
         gate.leave();
         assert_eq!(gate.opening(now, 10), Opening::Now);
         let mut other = gate.start(now, 500);

@@ -255,3 +255,21 @@ fn limits_in_the_config_have_a_place() {
         assert_eq!(found, place);
     }
 }
+
+/// A gate that was full when the others came opens with time alone once it is not: nobody may sleep through that.
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_a_full_gate_is_woken_when_time_opens_it() {
+    let narrow = Narrow::new(100, None);
+    let limits = "limits: {concurrency: 1, requests_per_minute: 60}";
+    let bench = bench(&narrow, &format!("providers: {{narrow: {{base_url: 'http://127.0.0.1:1', {limits}}}}}")).await;
+    let start = Instant::now();
+    let mut runs = Vec::new();
+    for _ in 0..12 {
+        runs.push(bench.submit(PLAIN).await);
+    }
+    for run in &runs {
+        assert_eq!(outcome(&bench, run).await, Some(Outcome::Completed));
+    }
+    // Sixty calls, six at once and then one in 1.1 s.
+    assert!(start.elapsed() < Duration::from_secs(70), "{:?}", start.elapsed());
+}
