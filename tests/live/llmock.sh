@@ -21,7 +21,7 @@ prices:
   google: {m: *price}
 YAML
 target/release/wrend --config "$dir/config.yaml" --data-dir "$dir/data" --listen "$WREN_ADDRESS" > "$dir/wrend.log" 2>&1 & wrend=$!
-until curl -sf 127.0.0.1:8080/_llmock/scenario -d '{"behaviors": []}' > /dev/null && [ -S "$dir/wrend.sock" ]; do sleep 0.2; done
+until curl -s -o /dev/null 127.0.0.1:8080/v1/models && [ -S "$dir/wrend.sock" ]; do sleep 0.2; done
 
 while read -r fault; do
   for provider in chat responses messages google; do
