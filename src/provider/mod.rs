@@ -13,6 +13,7 @@ mod fields;
 pub mod gemini;
 pub mod http;
 pub mod layout;
+mod names;
 pub mod ollama;
 pub mod openai;
 pub mod price;

@@ -5,11 +5,14 @@
 //! the last request, where its entry is found however many results have come since (the API looks back twenty blocks and
 //! no further); and behind the end of this one. It allows four.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::kernel::{Args, AssistantMessage, Call, Message, Request, ToolResult};
 use crate::provider::layout::{Piece, pieces};
+use crate::provider::names::sendable;
 
 /// Returns the body of a request.
 ///
@@ -108,7 +111,7 @@ enum Content<'a> {
     },
     ToolUse {
         id: &'a str,
-        name: &'a str,
+        name: Cow<'a, str>,
         input: Input<'a>,
     },
     ToolResult {
@@ -147,7 +150,7 @@ impl<'a> Block<'a> {
             Args::Broken { .. } => Input::Broken {},
         };
         // Wren's id, not the provider's: it is never missing, never twice there, and in a form that all accept.
-        Self::of(Content::ToolUse { id: call.id.as_str(), name: &call.tool, input })
+        Self::of(Content::ToolUse { id: call.id.as_str(), name: sendable(&call.tool), input })
     }
 
     fn result(result: &'a ToolResult) -> Self {

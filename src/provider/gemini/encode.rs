@@ -1,11 +1,14 @@
 //! Requests to generateContent bodies. Pure, and stable: the bytes up to the end of the contents are the start of the next
 //! turn's, so that the provider's implicit cache goes on hitting.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::kernel::{Args, AssistantMessage, Call, Message, Request, ToolResult, ToolSpec};
 use crate::provider::layout::{Piece, pieces};
+use crate::provider::names::sendable;
 
 /// What the API takes for the signature of a call that another model made (its documentation, "Thought signatures", FAQ).
 const FOREIGN_SIGNATURE: &str = "skip_thought_signature_validator";
@@ -122,7 +125,7 @@ enum PartOf<'a> {
 #[derive(Serialize)]
 struct FunctionCall<'a> {
     id: &'a str,
-    name: &'a str,
+    name: Cow<'a, str>,
     args: Arguments<'a>,
 }
 
@@ -137,7 +140,7 @@ enum Arguments<'a> {
 #[derive(Serialize)]
 struct FunctionResponse<'a> {
     id: &'a str,
-    name: &'a str,
+    name: Cow<'a, str>,
     response: Response<'a>,
 }
 
@@ -164,12 +167,12 @@ impl<'a> Part<'a> {
             Args::Broken { .. } => Arguments::Broken {},
         };
         // Wren's id, not the provider's: it is never missing, and never twice there.
-        Self::of(PartOf::FunctionCall(FunctionCall { id: call.id.as_str(), name: &call.tool, args }), signature)
+        Self::of(PartOf::FunctionCall(FunctionCall { id: call.id.as_str(), name: sendable(&call.tool), args }), signature)
     }
 
     fn result(result: &'a ToolResult) -> Self {
         let response = if result.ok { Response::Output(&result.output) } else { Response::Error(&result.output) };
-        Self::of(PartOf::FunctionResponse(FunctionResponse { id: result.call_id.as_str(), name: &result.tool, response }), None)
+        Self::of(PartOf::FunctionResponse(FunctionResponse { id: result.call_id.as_str(), name: sendable(&result.tool), response }), None)
     }
 }
 

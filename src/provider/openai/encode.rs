@@ -1,10 +1,13 @@
 //! Requests to Chat Completions bodies. Pure, and stable: the bytes up to the end of the messages are the start of the
 //! next turn's, so that a provider's prompt cache goes on hitting.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
 
 use crate::kernel::{AssistantMessage, Message, Request, ToolSpec};
+use crate::provider::names::sendable;
 
 /// Which of its two names the output limit goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +143,7 @@ struct Asked<'a> {
 
 #[derive(Serialize)]
 struct AskedFunction<'a> {
-    name: &'a str,
+    name: Cow<'a, str>,
     arguments: String,
 }
 
@@ -154,7 +157,7 @@ fn assistant(reply: &AssistantMessage) -> Entry<'_> {
             // Wren's id, not the provider's: it is never missing, never twice there, and in a form that all accept.
             id: call.id.as_str(),
             kind: "function",
-            function: AskedFunction { name: &call.tool, arguments: call.args.replay() },
+            function: AskedFunction { name: sendable(&call.tool), arguments: call.args.replay() },
         })
         .collect();
     // Without calls some content must be there; with calls some servers refuse an empty one.

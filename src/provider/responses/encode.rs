@@ -1,11 +1,14 @@
 //! Requests to Responses bodies. Pure, and stable: the bytes up to the end of the input are the start of the next turn's,
 //! so that a provider's prompt cache goes on hitting.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::kernel::{AssistantMessage, Call, Message, Request, ToolSpec};
 use crate::provider::layout::{Piece, pieces};
+use crate::provider::names::sendable;
 
 /// Models that do not reason, by the beginnings of their names. They refuse a request for encrypted reasoning.
 const UNREASONING: [&str; 3] = ["gpt-3", "gpt-4", "chatgpt-"];
@@ -88,7 +91,7 @@ enum Ours<'a> {
     },
     FunctionCall {
         call_id: &'a str,
-        name: &'a str,
+        name: Cow<'a, str>,
         arguments: String,
     },
     FunctionCallOutput {
@@ -135,5 +138,5 @@ fn reply_items<'a>(reply: &'a AssistantMessage, request: &Request) -> impl Itera
 
 fn call_item(call: &Call) -> Ours<'_> {
     // Wren's id, not the provider's: it is never missing, never twice there, and in a form that all accept.
-    Ours::FunctionCall { call_id: call.id.as_str(), name: &call.tool, arguments: call.args.replay() }
+    Ours::FunctionCall { call_id: call.id.as_str(), name: sendable(&call.tool), arguments: call.args.replay() }
 }

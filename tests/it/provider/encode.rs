@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use wren::kernel::{Args, AssistantMessage, Call, CallId, Message, Request, ToolResult};
 use wren::provider::openai::{LimitField, encode};
+use wren::provider::{anthropic, gemini, responses};
 
 use super::{model, request, tool, user};
 
@@ -108,4 +109,21 @@ fn a_refusal_is_sent_back_as_what_was_said() {
     let refused = Message::Assistant(AssistantMessage { refusal: Some("I will not.".to_owned()), ..AssistantMessage::default() });
     let body = json_of(&request(model("m"), "", vec![user("Do."), refused, user("Why?")], Vec::new()), LimitField::MaxTokens);
     assert_eq!(body["messages"][1], json!({"role": "assistant", "content": "I will not."}));
+}
+
+#[test]
+fn a_call_by_a_name_that_no_tool_has_is_sent_back_under_one_that_providers_take() {
+    for (name, sent) in [("", "unnamed"), ("functions.read file", "functions_read_file"), ("read_file", "read_file")] {
+        let asked = Call { tool: name.to_owned(), ..call(1, 0, Args::Json(json!({}))) };
+        let told = ToolResult { call_id: CallId::of(1, 0), tool: name.to_owned(), ok: false, output: "there is none".to_owned() };
+        let request = request(model("m"), "", vec![user("Go."), asks("", vec![asked]), Message::Tool(told)], Vec::new());
+        let at = |bytes: Result<Vec<u8>, serde_json::Error>, place: &str| {
+            serde_json::from_slice::<Value>(&bytes.unwrap()).unwrap().pointer(place).cloned().unwrap()
+        };
+        assert_eq!(at(encode(&request, LimitField::MaxTokens), "/messages/1/tool_calls/0/function/name"), sent);
+        assert_eq!(at(responses::encode(&request), "/input/1/name"), sent);
+        assert_eq!(at(anthropic::encode(&request), "/messages/1/content/0/name"), sent);
+        assert_eq!(at(gemini::encode(&request), "/contents/1/parts/0/functionCall/name"), sent);
+        assert_eq!(at(gemini::encode(&request), "/contents/2/parts/0/functionResponse/name"), sent);
+    }
 }
