@@ -14,6 +14,9 @@ use crate::kernel::{Args, AssistantMessage, Call, Message, Request, ToolResult};
 use crate::provider::layout::{Piece, pieces};
 use crate::provider::names::sendable;
 
+/// What stands for the words of a tool that failed without any.
+const SILENT_FAILURE: &str = "the tool failed and said nothing";
+
 /// Returns the body of a request.
 ///
 /// # Errors
@@ -154,7 +157,18 @@ impl<'a> Block<'a> {
     }
 
     fn result(result: &'a ToolResult) -> Self {
-        Self::of(Content::ToolResult { tool_use_id: result.call_id.as_str(), content: &result.output, is_error: !result.ok })
+        // White space alone is refused here too, and a failure must have words.
+        let content = match result.output.as_str() {
+            blank if blank.trim().is_empty() => {
+                if result.ok {
+                    ""
+                } else {
+                    SILENT_FAILURE
+                }
+            }
+            words => words,
+        };
+        Self::of(Content::ToolResult { tool_use_id: result.call_id.as_str(), content, is_error: !result.ok })
     }
 }
 

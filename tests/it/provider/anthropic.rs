@@ -109,6 +109,25 @@ fn another_model_is_told_text_and_calls_alone() {
 }
 
 #[test]
+fn a_result_without_words_has_no_content_unless_it_failed() {
+    let calls = (0..3).map(|index| call(1, index, Args::Json(json!({})))).collect();
+    let asks = Message::Assistant(AssistantMessage { calls, ..AssistantMessage::default() });
+    let messages = vec![user("Look."), asks, result(1, 0, true, ""), result(1, 1, true, " \n"), result(1, 2, false, "")];
+    let body = json_of(&request(claude(), "", messages, Vec::new()));
+    assert_eq!(
+        body["messages"][2]["content"],
+        json!([
+            {"type": "tool_result", "tool_use_id": "t0001c000"},
+            {"type": "tool_result", "tool_use_id": "t0001c001"},
+            {
+                "type": "tool_result", "tool_use_id": "t0001c002", "content": "the tool failed and said nothing", "is_error": true,
+                "cache_control": {"type": "ephemeral"}
+            },
+        ])
+    );
+}
+
+#[test]
 fn tools_are_marked_where_no_instructions_are() {
     let tools = vec![tool("a", json!({"type": "object"})), tool("b", json!({"type": "object"}))];
     let body = json_of(&request(claude(), "", vec![user("Hi.")], tools));
