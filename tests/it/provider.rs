@@ -14,7 +14,10 @@ mod events;
 mod fixtures;
 mod hostile;
 mod money;
+mod roundtrip;
+mod said;
 mod scripted;
+mod transcripts;
 
 /// Returns the directory of recorded answers, or prints that it is missing.
 fn recorded() -> Option<PathBuf> {
