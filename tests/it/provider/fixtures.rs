@@ -104,6 +104,52 @@ fn an_answer_cut_after_any_event_before_its_closing_one_is_a_cut_stream() {
     assert!(cuts > 100, "{cuts}");
 }
 
+/// Returns whether one event or line closes an answer of its family.
+fn closes(family: &str, event: &Value) -> bool {
+    match family {
+        "openai-responses" => matches!(event["type"].as_str(), Some("response.completed" | "response.incomplete" | "response.failed")),
+        "gemini" => event["candidates"][0]["finishReason"].is_string() || event["promptFeedback"]["blockReason"].is_string(),
+        "ollama" => event["done"] == true,
+        other => panic!("no family {other}"),
+    }
+}
+
+#[test]
+fn an_answer_of_the_other_families_is_whole_from_its_closing_event_on_and_not_before() {
+    let Some(root) = recorded() else { return };
+    for (family, read, mark) in [
+        ("openai-responses", read::<ResponsesReader> as Reading, "\n\n"),
+        ("gemini", read::<GeminiReader>, "\n\n"),
+        ("ollama", read::<OllamaReader>, "\n"),
+    ] {
+        let (mut cuts, mut whole) = (0, 0);
+        for fixture in load(&root, family) {
+            let text = String::from_utf8(fixture.body.clone()).unwrap().replace("\r\n", "\n");
+            let is_one_document = mark == "\n\n" && text.trim_start().starts_with(['{', '[']);
+            if fixture.status != 200 || fixture.expect["outcome"] != "ok" || is_one_document {
+                continue;
+            }
+            for end in text.match_indices(mark).map(|(at, _)| at + mark.len()) {
+                let part = &text[..end];
+                let mut events = part.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data:").unwrap_or(line)).ok());
+                let closed = events.any(|event: Value| closes(family, &event));
+                let (builder, _, error) = read(&[part.as_bytes()]);
+                if closed {
+                    assert_eq!(error, None, "{} at {end}", fixture.name);
+                    assert!(builder.finish().is_some(), "{} at {end}", fixture.name);
+                    whole += 1;
+                } else {
+                    let error = error.unwrap_or_else(|| panic!("{} at {end} is taken for whole", fixture.name));
+                    assert_eq!((error.kind.name(), error.retryable), ("cut_stream", true), "{} at {end}", fixture.name);
+                    assert!(builder.finish().is_none(), "{} at {end}", fixture.name);
+                    cuts += 1;
+                }
+            }
+        }
+        assert!(cuts > 5 && whole > 1, "{family}: {cuts} cut, {whole} whole");
+    }
+}
+
 fn load(root: &Path, family: &str) -> Vec<Fixture> {
     let mut dirs: Vec<PathBuf> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect();
     dirs.sort();
