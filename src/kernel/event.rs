@@ -371,6 +371,11 @@ impl Abort {
         }
     }
 
+    /// Returns whether the provider says that it is asked too much.
+    pub fn is_refusal(self) -> bool {
+        matches!(self, Self::RateLimited | Self::Overloaded)
+    }
+
     /// Returns whether the provider is to blame, so that it counts as one of its tries.
     pub fn is_provider_error(self) -> bool {
         match self {

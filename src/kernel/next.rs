@@ -515,14 +515,11 @@ fn ask(run: &Run, around: &Around<'_>) -> Next {
         Ok(room) => room,
         Err(full) => return full,
     };
-    let ask = |max_output, reservation| {
-        Next::Ask(Ask { purpose: Purpose::Task, turn: run.turns() + 1, attempt: run.next_attempt(), max_output, reservation })
-    };
-    priced(run, around, around.input_tokens_max, run.model.max_output.min(room), ask)
+    priced(run, around, Purpose::Task, around.input_tokens_max, run.model.max_output.min(room))
 }
 
 /// Asks for as much of `output` as the path can pay for, with so much input at most.
-fn priced(run: &Run, around: &Around<'_>, input: i64, output: i64, ask: impl Fn(i64, Reservation) -> Next) -> Next {
+fn priced(run: &Run, around: &Around<'_>, purpose: Purpose, input: i64, output: i64) -> Next {
     let model = &run.model;
     let left = least_left(around.path);
     let worst = |output: i64| model.price.map_or(0, |price| price.worst_case_usd_nanos(input, output));
@@ -551,5 +548,5 @@ fn priced(run: &Run, around: &Around<'_>, input: i64, output: i64, ask: impl Fn(
     if !free {
         return Next::Park(Need::Settlement);
     }
-    ask(max_output, reservation)
+    Next::Ask(Ask { purpose, turn: run.turns() + 1, attempt: run.next_attempt(), max_output, reservation })
 }

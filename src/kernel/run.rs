@@ -250,10 +250,8 @@ impl Run {
             Event::TurnStarted(turn) => self.start_turn(recorded, turn)?,
             Event::TurnEnded(turn) if turn.purpose == Purpose::Compact => {
                 self.close_turn(recorded, turn.turn, turn.attempt)?;
-                self.last_abort = None;
                 // The turn itself is still to be had; its attempts go on from here.
-                self.others_attempts = turn.attempt;
-                self.refusals = 0;
+                self.settle_attempts(turn.attempt);
                 self.takeovers = 0;
             }
             Event::TurnEnded(turn) => {
@@ -261,9 +259,7 @@ impl Run {
                 if has_twins(&turn.message.calls) {
                     return Err(illegal(recorded, "two calls have the same id"));
                 }
-                self.last_abort = None;
-                self.others_attempts = 0;
-                self.refusals = 0;
+                self.settle_attempts(0);
                 self.overlong = false;
                 self.last_stop = Some(turn.stop);
                 self.count(turn);
@@ -274,7 +270,7 @@ impl Run {
             Event::TurnAborted(turn) => {
                 self.failed_purpose = self.open_turn.as_ref().map_or(Purpose::Task, |open| open.purpose);
                 self.overlong |= turn.reason == Abort::ContextLength && self.failed_purpose == Purpose::Task;
-                self.refusals += u32::from(matches!(turn.reason, Abort::RateLimited | Abort::Overloaded));
+                self.refusals += u32::from(turn.reason.is_refusal());
                 self.close_turn(recorded, turn.turn, turn.attempt)?;
                 self.last_abort = Some(turn.clone());
             }
@@ -420,9 +416,7 @@ impl Run {
         }
         if cause == Cause::User {
             self.takeovers = 0;
-            self.last_abort = None;
-            self.others_attempts = 0;
-            self.refusals = 0;
+            self.settle_attempts(0);
             self.overlong = false;
             for pending in &mut self.calls {
                 if let Progress::InDoubt { released, .. } = &mut pending.progress {

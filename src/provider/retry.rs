@@ -15,8 +15,7 @@ const REFUSED_MS_MAX: u64 = 4_000;
 /// provider asked for. `chance` is any number; its low bits decide the jitter.
 pub fn delay_ms(attempt: u32, reason: Abort, retry_after_ms: Option<u64>, chance: u64) -> u64 {
     let exponent = attempt.saturating_sub(1).min(16);
-    let is_refusal = matches!(reason, Abort::RateLimited | Abort::Overloaded);
-    let longest_ms = if is_refusal { REFUSED_MS_MAX } else { BACKOFF_MS_MAX };
+    let longest_ms = if reason.is_refusal() { REFUSED_MS_MAX } else { BACKOFF_MS_MAX };
     let backoff = BASE_MS.saturating_mul(1 << exponent).min(longest_ms);
     match retry_after_ms {
         // Jitter on top of what was asked for, so that those who were refused together do not come back together. A server

@@ -112,17 +112,13 @@ impl Driver {
 
     /// Puts the model's notes in the place of what they are about, in the transaction that pays for them.
     pub(super) fn compact(&mut self, started: &TurnStarted, mut ended: TurnEnded) -> Result<(), Stop> {
-        let mut summary = ended.message.text.trim().to_owned();
-        let is_whole = match ended.stop {
-            kernel::Stop::EndTurn | kernel::Stop::ToolCalls => true,
-            kernel::Stop::Length => {
-                summary.push_str("\n(These notes were cut off at their limit.)");
-                true
-            }
-            kernel::Stop::Refusal | kernel::Stop::Error => false,
+        let text = Some(ended.message.text.trim()).filter(|text| !text.is_empty());
+        let summary = match ended.stop {
+            kernel::Stop::EndTurn | kernel::Stop::ToolCalls => text.map(str::to_owned),
+            kernel::Stop::Length => text.map(|text| format!("{text}\n(These notes were cut off at their limit.)")),
+            kernel::Stop::Refusal | kernel::Stop::Error => None,
         };
-        let is_empty = ended.message.text.trim().is_empty();
-        let Some(cut) = self.journal.run.cut().filter(|_| is_whole && !is_empty) else {
+        let Some((summary, cut)) = summary.zip(self.journal.run.cut()) else {
             let message = "the model was asked for notes to make room and wrote none that can be used".to_owned();
             return self.journal.stage(Event::TurnAborted(TurnAborted {
                 retryable: true,

@@ -43,11 +43,6 @@ impl Want {
     fn lane(&self) -> LaneName {
         (self.provider.clone(), self.model.clone())
     }
-
-    /// Returns whether a permit that was given for `other` serves this call.
-    fn is_like(&self, lane: &LaneName) -> bool {
-        self.provider == lane.0 && self.model == lane.1
-    }
 }
 
 /// Provider and model.
@@ -167,7 +162,7 @@ impl Limiter {
     fn give(self: &Arc<Self>, state: &mut State, now: Instant) -> Vec<Permit> {
         let mut unclaimed = Vec::new();
         while state.in_flight < self.in_flight_max {
-            let can = |lane: &Lane| lane.next_tokens().is_some_and(|tokens| lane.gate.opening(now, tokens) == Opening::Now);
+            let can = |lane: &Lane| lane.opening(now) == Some(Opening::Now);
             // The lanes take turns too: after the one that was served last, from there on around.
             let after = state.last.as_ref().and_then(|last| state.lanes.iter().find(|(name, lane)| *name > last && can(lane)));
             let Some(name) = after.or_else(|| state.lanes.iter().find(|(_, lane)| can(lane))).map(|(name, _)| name.clone()) else { break };
@@ -188,10 +183,7 @@ impl Limiter {
     fn pass_on(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let now = Instant::now();
         let unclaimed = self.give(&mut state, now);
-        let is_timed = state
-            .lanes
-            .values()
-            .any(|lane| lane.next_tokens().is_some_and(|tokens| matches!(lane.gate.opening(now, tokens), Opening::At(_))));
+        let is_timed = state.lanes.values().any(|lane| matches!(lane.opening(now), Some(Opening::At(_))));
         drop(state);
         if is_timed {
             self.timed.notify_waiters();
@@ -204,9 +196,9 @@ impl Limiter {
         if state.lanes.len() > LANES_MAX && !state.lanes.contains_key(&name) {
             state.lanes.retain(|_, lane| !lane.waiting.is_empty() || !lane.gate.is_fresh(Instant::now()));
         }
-        let limits = || self.providers.limits(&name.0);
-        let gate = || Gate::new(limits(), self.in_flight_max, Instant::now());
-        state.lanes.entry(name.clone()).or_insert_with(|| Lane { gate: gate(), waiting: BTreeMap::new(), turns: VecDeque::new() })
+        let limits = self.providers.limits(&name.0);
+        let gate = || Gate::new(limits, self.in_flight_max, Instant::now());
+        state.lanes.entry(name).or_insert_with(|| Lane { gate: gate(), waiting: BTreeMap::new(), turns: VecDeque::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -223,9 +215,10 @@ impl Lane {
         tree.insert(rank, waiter);
     }
 
-    fn next_tokens(&self) -> Option<i64> {
+    /// Returns whether the call whose turn it is may begin; `None` where nobody waits.
+    fn opening(&self, now: Instant) -> Option<Opening> {
         let tree = self.waiting.get(self.turns.front()?)?;
-        tree.first_key_value().map(|(_, waiter)| waiter.tokens)
+        tree.first_key_value().map(|(_, waiter)| self.gate.opening(now, waiter.tokens))
     }
 
     fn take_next(&mut self) -> Option<Waiter> {
@@ -271,7 +264,7 @@ impl Drop for Place<'_> {
 impl Permit {
     /// Returns whether this serves such a call.
     pub fn serves(&self, want: &Want) -> bool {
-        want.is_like(&self.lane)
+        (&want.provider, &want.model) == (&self.lane.0, &self.lane.1)
     }
 
     /// Notes that the provider took the request.

@@ -1,6 +1,6 @@
 //! What to do about a conversation that does not fit the model: make room, or stop.
 
-use super::{Around, Ask, Ending, Next, limit_reached, priced, provider};
+use super::{Around, Ending, Next, limit_reached, priced, provider};
 use crate::kernel::agent::OnFull;
 use crate::kernel::event::{Abort, Purpose};
 use crate::kernel::run::Run;
@@ -63,18 +63,15 @@ pub(super) fn too_long(run: &Run, around: &Around<'_>) -> Option<Next> {
 
 fn compact(run: &Run, around: &Around<'_>, window: i64) -> Option<Next> {
     let cut = run.cut()?;
-    let (bytes, all) = run.clearable_bytes(cut);
-    if i64::try_from(bytes).unwrap_or(i64::MAX).saturating_mul(CLEARED_PART) >= all {
+    let all = run.read_bytes();
+    if run.clearable_bytes(cut).saturating_mul(CLEARED_PART) >= all {
         return Some(Next::Clear(cut));
     }
     let input = around.input_tokens_max.saturating_add(run.summary_question_tokens_max());
-    let ask = |max_output, reservation| {
-        Next::Ask(Ask { purpose: Purpose::Compact, turn: run.turns() + 1, attempt: run.next_attempt(), max_output, reservation })
-    };
     // The question takes the place of some of the answer, so that both fit where the conversation just did.
     let output = needed(run, window).saturating_sub(run.summary_question_tokens_max() / QUESTION_BYTES_PER_TOKEN);
     // A model that holds less than the one before it may not even hold the question.
     let asked = i128::from(around.context_tokens) * i128::from(run.summary_bytes(cut)) / i128::from(all.max(1));
     let is_too_long = window < i64::MAX && asked + i128::from(output) > i128::from(window);
-    (!is_too_long).then(|| priced(run, around, input, output.max(1), ask))
+    (!is_too_long).then(|| priced(run, around, Purpose::Compact, input, output.max(1)))
 }

@@ -111,20 +111,19 @@ impl Run {
         cut
     }
 
-    /// Returns how many bytes of results go if those before a message are left out, and how many the model reads in all.
-    pub fn clearable_bytes(&self, before: usize) -> (usize, i64) {
+    /// Returns how many bytes of results go if those before a message are left out.
+    pub fn clearable_bytes(&self, before: usize) -> i64 {
         let from = self.window.kept_from.max(self.window.cleared_to);
         let results = self.transcript.iter().take(before).skip(from).filter_map(|message| match &**message {
-            Message::Tool(result) if is_long(result) => Some(result.output.len()),
+            Message::Tool(result) if is_long(result) => Some(size::of_text(&result.output)),
             Message::Tool(_) | Message::User { .. } | Message::Assistant(_) => None,
         });
-        (results.sum(), self.read_bytes())
+        results.sum()
     }
 
     /// Returns how many bytes a request for notes about everything before `kept_from` has.
     pub fn summary_bytes(&self, kept_from: usize) -> i64 {
-        let said: i64 = self.summary_messages(kept_from).iter().map(|message| size::of_message(message)).sum();
-        said + size::of_agent(&self.created.agent)
+        self.bytes_with(&self.summary_messages(kept_from))
     }
 
     /// Returns what was said since a provider last counted the conversation, and what it counted. Where nobody has, that is
@@ -146,9 +145,14 @@ impl Run {
         self.window.messages(&self.transcript, self.counted_to)
     }
 
-    pub(super) fn read_bytes(&self) -> i64 {
-        let said: i64 = self.read_messages().iter().map(|message| size::of_message(message)).sum();
-        said + size::of_agent(&self.created.agent)
+    /// Returns how many bytes the model reads next.
+    pub fn read_bytes(&self) -> i64 {
+        self.bytes_with(&self.read_messages())
+    }
+
+    /// Returns the bytes of a request with these messages.
+    fn bytes_with(&self, messages: &[Arc<Message>]) -> i64 {
+        messages.iter().map(|message| size::of_message(message)).sum::<i64>() + size::of_agent(&self.created.agent)
     }
 
     pub(super) fn compact(&mut self, recorded: &Recorded, compacted: &ContextCompacted) -> Result<(), Illegal> {
@@ -163,9 +167,9 @@ impl Run {
         }
         let summary = compacted.summary.as_deref().map(Arc::from);
         self.window = Window { summary, kept_from, cleared_to };
-        if let Some(abort) = self.last_abort.take_if(|abort| abort.reason == Abort::ContextLength) {
+        if let Some(attempt) = self.last_abort.as_ref().filter(|abort| abort.reason == Abort::ContextLength).map(|abort| abort.attempt) {
             // It was answered; what is asked next is another request.
-            self.others_attempts = abort.attempt;
+            self.settle_attempts(attempt);
         }
         self.overlong = false;
         // What the provider counted was another conversation: the bytes of this one stand in for it.

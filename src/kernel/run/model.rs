@@ -53,6 +53,13 @@ impl Run {
         self.provider_failures().saturating_sub(self.others_attempts)
     }
 
+    /// Nothing failed that is still to be made good: of the attempts at the present turn, `others` are counted no more.
+    pub(super) fn settle_attempts(&mut self, others: u32) {
+        self.last_abort = None;
+        self.others_attempts = others;
+        self.refusals = 0;
+    }
+
     /// Returns at how many of those tries the provider said that it is asked too much.
     pub fn refusals(&self) -> u32 {
         self.refusals

@@ -158,15 +158,10 @@ impl<'a> Block<'a> {
 
     fn result(result: &'a ToolResult) -> Self {
         // White space alone is refused here too, and a failure must have words.
-        let content = match result.output.as_str() {
-            blank if blank.trim().is_empty() => {
-                if result.ok {
-                    ""
-                } else {
-                    SILENT_FAILURE
-                }
-            }
-            words => words,
+        let content = match (result.output.trim().is_empty(), result.ok) {
+            (false, _) => &result.output,
+            (true, true) => "",
+            (true, false) => SILENT_FAILURE,
         };
         Self::of(Content::ToolResult { tool_use_id: result.call_id.as_str(), content, is_error: !result.ok })
     }

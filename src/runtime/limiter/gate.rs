@@ -204,8 +204,8 @@ impl Bucket {
         if missing <= 0.0 {
             return now;
         }
-        // A nanosecond more than the division says, so that whoever wakes then finds it there.
-        now + Duration::from_secs_f64(missing / self.per_second) + Duration::from_nanos(1000)
+        // A microsecond more than the division says, so that whoever wakes then finds it there.
+        now + Duration::from_secs_f64(missing / self.per_second) + Duration::from_micros(1)
     }
 
     fn take(&mut self, now: Instant, amount: f64) {
