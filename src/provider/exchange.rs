@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use futures_util::{StreamExt, stream};
 use reqwest::Response;
 use tokio_util::sync::CancellationToken;
 
+use super::allowance;
 use super::answer::{Decoder, Reader};
 use super::http::{Config, Endpoint};
 use super::{Delta, DeltaStream, Error, Provider};
@@ -48,7 +50,7 @@ impl<F: Family> Client<F> {
 
 impl<F: Family> Provider for Client<F> {
     fn ready(&self) -> Result<(), Error> {
-        self.endpoint.ready()
+        self.endpoint.ready().map_err(|error| self.endpoint.told(error))
     }
 
     fn send(&self, request: Arc<Request>, token: CancellationToken) -> DeltaStream {
@@ -70,7 +72,15 @@ struct Exchange<F: Family> {
 
 enum Stage<R> {
     Asking,
-    Reading { response: Box<Response>, decoder: Box<Decoder<R>>, is_first: bool },
+    /// The head of an answer came.
+    Answered {
+        response: Box<Response>,
+    },
+    Reading {
+        response: Box<Response>,
+        decoder: Box<Decoder<R>>,
+        is_first: bool,
+    },
     Over,
 }
 
@@ -93,34 +103,38 @@ impl<F: Family> Exchange<F> {
                 () = token.cancelled() => {}
                 step = self.step() => {
                     if let Err(error) = step {
-                        self.stage = Stage::Over;
-                        return Some(Err(error));
+                        self.ready.push_back(Err(error));
                     }
                 }
             }
         }
     }
 
-    /// Goes one step on. An error here was told already.
+    /// Goes one step on. What is dropped in the middle is over.
     async fn step(&mut self) -> Result<(), Error> {
-        match &mut self.stage {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Over => {}
             Stage::Asking => {
-                let model = &self.request.model.model;
-                let body = self.family.encode(&self.request).map_err(|error| self.endpoint.told(unencodable(&error)))?;
-                let response = Box::new(self.endpoint.post(&self.family.path(&self.request), body, model).await?);
+                let body = self.family.encode(&self.request).map_err(|error| unencodable(&error))?;
+                let response = Box::new(self.endpoint.post(&self.family.path(&self.request), body).await?);
+                // A refusal says it too, so this comes before its reading.
+                let allowance = allowance::from_headers(response.headers(), SystemTime::now());
+                self.ready.extend(allowance.map(|allowance| Ok(Delta::Allowance(allowance))));
+                self.stage = Stage::Answered { response };
+            }
+            Stage::Answered { response } => {
+                let response = Box::new(self.endpoint.accept(*response, &self.request.model.model).await?);
                 self.stage = Stage::Reading { response, decoder: Box::default(), is_first: true };
             }
-            Stage::Reading { response, decoder, is_first } => {
-                let items = match self.endpoint.chunk(response, *is_first).await {
+            Stage::Reading { mut response, mut decoder, is_first } => {
+                let items = match self.endpoint.chunk(&mut response, is_first).await {
                     Ok(Some(bytes)) => decoder.feed(&bytes),
                     Ok(None) => decoder.finish(),
                     Err(error) => decoder.lose(error),
                 };
-                *is_first = false;
                 self.ready.extend(items);
-                if decoder.is_over() {
-                    self.stage = Stage::Over;
+                if !decoder.is_over() {
+                    self.stage = Stage::Reading { response, decoder, is_first: false };
                 }
             }
         }

@@ -122,7 +122,7 @@ impl Endpoint {
             return Ok(());
         }
         let message = format!("no key for {}; {}", self.base_url.as_str().trim_end_matches('/'), self.config.key_advice);
-        Err(self.told(failure(Abort::Auth, false, message)))
+        Err(failure(Abort::Auth, false, message))
     }
 
     /// Returns the host's name.
@@ -133,8 +133,8 @@ impl Endpoint {
     /// Sends a JSON body and waits for the head of the answer.
     ///
     /// # Errors
-    /// No connection, no answer in time, or an answer that is no success.
-    pub async fn post(&self, path: &str, body: Vec<u8>, model: &str) -> Result<Response, Error> {
+    /// No connection, or no answer in time.
+    pub async fn post(&self, path: &str, body: Vec<u8>) -> Result<Response, Error> {
         self.ready()?;
         let url = format!("{}/{path}", self.base_url.as_str().trim_end_matches('/'));
         let mut request =
@@ -145,12 +145,19 @@ impl Endpoint {
         if let Some((name, value)) = self.config.key.as_ref().and_then(|key| self.config.auth.value(key)) {
             request = request.header(name, value);
         }
-        let response = match timeout(Duration::from_millis(self.config.timeouts.first_byte_ms), request.body(body).send()).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(self.told(self.unreachable(&error))),
-            Err(_) => return Err(self.told(self.silent(true))),
-        };
-        if response.status().is_success() { Ok(response) } else { Err(self.told(self.refused(response, model).await)) }
+        match timeout(Duration::from_millis(self.config.timeouts.first_byte_ms), request.body(body).send()).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(self.unreachable(&error)),
+            Err(_) => Err(self.silent(true)),
+        }
+    }
+
+    /// Returns an answer that is a success.
+    ///
+    /// # Errors
+    /// What any other answer means; its body is read for it.
+    pub async fn accept(&self, response: Response, model: &str) -> Result<Response, Error> {
+        if response.status().is_success() { Ok(response) } else { Err(self.refused(response, model).await) }
     }
 
     /// Reads the next piece of an answer; `None` at its end.

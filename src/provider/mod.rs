@@ -3,6 +3,7 @@
 //! An adapter is a pure encoder and a pure decoder around the one [`Provider::send`]. It keeps no state between calls,
 //! knows no run, and never retries: who may be asked again, and when, is data in [`Error`], and the driver decides.
 
+pub mod allowance;
 pub mod answer;
 pub mod anthropic;
 mod counts;
@@ -31,6 +32,7 @@ use futures_util::Stream;
 use tokio_util::sync::CancellationToken;
 
 use crate::kernel::event::Abort;
+pub use allowance::Allowance;
 pub use registry::Providers;
 
 use crate::kernel::message::Part;
@@ -55,6 +57,8 @@ pub type DeltaStream = Pin<Box<dyn Stream<Item = Result<Delta, Error>> + Send>>;
 /// A piece of a reply. [`Delta::Stop`] is the last one of a whole reply.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delta {
+    /// How much more the provider may be asked; before all that is of the reply.
+    Allowance(Allowance),
     /// More text for the reader.
     Text(String),
     /// More of a refusal that is kept apart from the text.
@@ -129,6 +133,7 @@ impl ReplyBuilder {
     /// Adds the next delta.
     pub fn push(&mut self, delta: Delta) {
         match delta {
+            Delta::Allowance(_) => {}
             Delta::Text(more) => self.text.push_str(&more),
             Delta::Refusal(more) => self.refusal.get_or_insert_default().push_str(&more),
             Delta::Reasoning(more) => self.reasoning.get_or_insert_default().push_str(&more),

@@ -36,7 +36,7 @@ pub struct Driver {
     pub(super) calls_token: CancellationToken,
     pub(super) effects: FuturesUnordered<BoxFuture<'static, CallEnded>>,
     waited_for: Option<(u32, u32)>,
-    permit: Option<Permit>,
+    pub(super) permit: Option<Permit>,
     pub(super) measure: Measure,
     cancel_seen: bool,
     deadline_seen: bool,

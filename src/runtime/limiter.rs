@@ -1,6 +1,6 @@
 //! Who may ask which model now: one limiter for all runs of the daemon. Each model of each provider has a lane with a
-//! [`gate`] that opens and closes by what is configured and by what the provider takes; the daemon as a whole has a number
-//! of calls under way at once.
+//! [`gate`] that opens and closes by what is configured, by what the provider says is left, and by what it takes; the daemon
+//! as a whole has a number of calls under way at once.
 //!
 //! Where runs wait, trees take turns, so that a large tree keeps no small one waiting; within a tree the deepest run goes
 //! first, for others wait for it, and then the one that waited longest. It decides nothing about a run: a run that waits
@@ -17,7 +17,7 @@ use tokio::time::{Duration, Instant, sleep_until};
 
 use self::gate::{Gate, Grant, Opening};
 use crate::kernel::RunId;
-use crate::provider::Providers;
+use crate::provider::{Allowance, Providers};
 
 /// Lanes above which those that remember nothing are dropped: a lane's name comes from workflows.
 const LANES_MAX: usize = 1024;
@@ -275,6 +275,16 @@ impl Permit {
     /// Notes how many tokens the call came to.
     pub fn spent(&mut self, tokens: i64) {
         self.with_gate(|gate, grant| gate.spent(grant, Instant::now(), tokens));
+    }
+
+    /// Notes what the provider says is left.
+    pub fn said(&mut self, allowance: &Allowance) {
+        let mut state = self.limiter.lock();
+        if let Some(lane) = state.lanes.get_mut(&self.lane) {
+            lane.gate.said(&self.grant, Instant::now(), allowance);
+        }
+        // It may be more than was thought.
+        self.limiter.pass_on(state);
     }
 
     /// Notes that the provider refused the request because there are too many, and when it may be asked again.

@@ -52,6 +52,11 @@ impl Driver {
                     delta = stream.next() => delta,
                 };
                 match delta {
+                    Some(Ok(Delta::Allowance(allowance))) => {
+                        if let Some(permit) = &mut self.permit {
+                            permit.said(&allowance);
+                        }
+                    }
                     Some(Ok(delta)) => {
                         crash_point!("reply/within");
                         first_chunk_us.get_or_insert_with(|| i64::try_from(asked_at.elapsed().as_micros()).unwrap_or(i64::MAX));

@@ -1,5 +1,6 @@
 //! The runtime on the in-memory store: whole trees without programs or sockets.
 
+mod allowance;
 mod cancels;
 mod commands;
 mod context;

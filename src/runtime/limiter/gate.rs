@@ -1,5 +1,5 @@
-//! How many calls of one model may be under way, and how many a minute: what is configured, and what the provider's
-//! refusals teach. A pure machine: time comes in, and nobody waits here.
+//! How many calls of one model may be under way, and how many a minute: what is configured, what the provider says is left,
+//! and what its refusals teach. A pure machine: time comes in, and nobody waits here.
 //!
 //! The number at once starts at what is allowed. A refusal halves it until the provider has proven to take what is sent;
 //! from then on a refusal takes one away and marks the height above which the provider is not tried again for a while.
@@ -8,6 +8,8 @@
 
 use tokio::time::{Duration, Instant};
 
+use crate::provider::Allowance;
+use crate::provider::allowance::Left;
 use crate::provider::registry::Limits;
 
 /// Rounds of calls taken after which a height that was refused is tried again.
@@ -17,6 +19,10 @@ const PROBE_AFTER: Duration = Duration::from_secs(60);
 /// The part of a minute's allowance that may be used at once; the rest comes evenly, so that no minute sees more than it.
 const BURST: f64 = 0.1;
 const MINUTE_S: f64 = 60.0;
+/// The longest wait that is counted with, in seconds: a day.
+const WAIT_S_MAX: f64 = 86_400.0;
+/// How long what the provider said is believed. After that somebody asks it, and hears how it is now.
+const BELIEVED: Duration = Duration::from_secs(300);
 
 /// Whether a call may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +42,15 @@ pub struct Grant {
     cuts: u64,
     /// Tokens that were taken for it.
     tokens: i64,
+    /// What had been begun in all, once it had.
+    begun: Begun,
+}
+
+/// What has been begun in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Begun {
+    requests: i64,
+    tokens: i64,
 }
 
 /// The gate of one model.
@@ -54,8 +69,9 @@ pub struct Gate {
     /// Of them, those that were taken while the gate was full, since it last grew.
     round: usize,
     closed_until: Option<Instant>,
-    requests: Option<Bucket>,
-    tokens: Option<Bucket>,
+    begun: Begun,
+    requests: Meter,
+    tokens: Meter,
 }
 
 #[derive(Debug)]
@@ -70,7 +86,7 @@ impl Gate {
     /// Returns an open gate.
     pub fn new(limits: Limits, most: usize, now: Instant) -> Self {
         let most = limits.concurrency.map_or(most, |concurrency| concurrency.min(most)).max(1);
-        let bucket = |per_minute: u32| Bucket::new(f64::from(per_minute), now);
+        let meter = |per_minute: Option<u32>| Meter { set: per_minute.map(|most| Bucket::new(f64::from(most), now)), said: None };
         Self {
             most,
             height: most,
@@ -80,16 +96,16 @@ impl Gate {
             taken: 0,
             round: 0,
             closed_until: None,
-            requests: limits.requests_per_minute.map(bucket),
-            tokens: limits.tokens_per_minute.map(bucket),
+            begun: Begun::default(),
+            requests: meter(limits.requests_per_minute),
+            tokens: meter(limits.tokens_per_minute),
         }
     }
 
     /// Returns whether a call of so many tokens may begin.
     pub fn opening(&self, now: Instant, tokens: i64) -> Opening {
-        let buckets = [(&self.requests, 1.0), (&self.tokens, size(tokens))];
-        let times = buckets.into_iter().filter_map(|(bucket, amount)| bucket.as_ref().map(|bucket| bucket.has(now, amount)));
-        let at = times.chain(self.closed_until).max().filter(|at| *at > now);
+        let times = [Some(self.requests.has(now, 1.0)), Some(self.tokens.has(now, size(tokens))), self.closed_until];
+        let at = times.into_iter().flatten().max().filter(|at| *at > now);
         match at {
             Some(at) => Opening::At(at),
             None if self.in_flight >= self.height => Opening::Full,
@@ -100,18 +116,27 @@ impl Gate {
     /// Begins a call.
     pub fn start(&mut self, now: Instant, tokens: i64) -> Grant {
         self.in_flight += 1;
-        if let Some(bucket) = &mut self.requests {
-            bucket.take(now, 1.0);
-        }
-        if let Some(bucket) = &mut self.tokens {
-            bucket.take(now, size(tokens));
-        }
-        Grant { cuts: self.cuts, tokens }
+        self.requests.take(now, 1.0);
+        self.tokens.take(now, size(tokens));
+        self.begun.requests = self.begun.requests.saturating_add(1);
+        self.begun.tokens = self.begun.tokens.saturating_add(tokens);
+        Grant { cuts: self.cuts, tokens, begun: self.begun }
+    }
+
+    /// Notes what the provider says is left. It says so in the answer to a call; what was begun after that call it may not
+    /// have seen yet.
+    pub fn said(&mut self, grant: &Grant, now: Instant, allowance: &Allowance) {
+        let unseen = Begun {
+            requests: self.begun.requests.saturating_sub(grant.begun.requests),
+            tokens: self.begun.tokens.saturating_sub(grant.begun.tokens),
+        };
+        self.requests.said(now, allowance.requests, unseen.requests);
+        self.tokens.said(now, allowance.tokens, unseen.tokens);
     }
 
     /// Notes how many tokens a call came to.
     pub fn spent(&mut self, grant: &mut Grant, now: Instant, tokens: i64) {
-        if let Some(bucket) = &mut self.tokens {
+        if let Some(bucket) = &mut self.tokens.set {
             bucket.take(now, size(tokens) - size(grant.tokens));
             grant.tokens = tokens;
         }
@@ -167,12 +192,51 @@ impl Gate {
 
     /// Returns whether the gate is as a new one would be.
     pub fn is_fresh(&self, now: Instant) -> bool {
-        let is_full = |bucket: &Option<Bucket>| bucket.as_ref().is_none_or(|bucket| bucket.level(now) >= bucket.capacity);
         self.in_flight == 0
             && self.height == self.most
             && self.closed_until.is_none_or(|until| until <= now)
-            && is_full(&self.requests)
-            && is_full(&self.tokens)
+            && self.requests.is_full(now)
+            && self.tokens.is_full(now)
+    }
+}
+
+/// An allowance as it is set, and as the provider says; both hold.
+#[derive(Debug)]
+struct Meter {
+    set: Option<Bucket>,
+    /// With the time at which it was said.
+    said: Option<(Bucket, Instant)>,
+}
+
+impl Meter {
+    fn buckets(&self, now: Instant) -> impl Iterator<Item = &Bucket> {
+        let said = self.said.as_ref().filter(|(_, since)| now < *since + BELIEVED);
+        self.set.iter().chain(said.map(|(bucket, _)| bucket))
+    }
+
+    fn has(&self, now: Instant, amount: f64) -> Instant {
+        let set = self.set.as_ref().map_or(now, |bucket| bucket.has(now, amount));
+        let said = self.said.as_ref().map_or(now, |(bucket, since)| bucket.has(now, amount).min(*since + BELIEVED));
+        set.max(said)
+    }
+
+    fn take(&mut self, now: Instant, amount: f64) {
+        if let Some(bucket) = &mut self.set {
+            bucket.take(now, amount);
+        }
+        if let Some((bucket, _)) = &mut self.said {
+            // The provider's next word is near: no debt is kept beyond one allowance.
+            bucket.take(now, amount.min(bucket.capacity));
+        }
+    }
+
+    fn said(&mut self, now: Instant, left: Option<Left>, unseen: i64) {
+        let Some(left) = left else { return };
+        self.said = Some((Bucket::said(left, unseen, now), now));
+    }
+
+    fn is_full(&self, now: Instant) -> bool {
+        self.buckets(now).all(|bucket| bucket.level(now) >= bucket.capacity)
     }
 }
 
@@ -193,6 +257,16 @@ impl Bucket {
         Self { capacity, per_second, level: capacity, at: now }
     }
 
+    /// A provider's allowance refills evenly too, as far as one can tell from outside: what is missing comes until it is full.
+    fn said(left: Left, unseen: i64, now: Instant) -> Self {
+        let (capacity, remaining) = (amount(left.limit), amount(left.remaining));
+        let full_in_s = Duration::from_millis(left.full_in_ms).as_secs_f64();
+        let missing = capacity - remaining;
+        // Of a full one nothing is said of how fast it fills; most are a minute's.
+        let per_second = if missing > 0.0 && full_in_s > 0.0 { missing / full_in_s } else { capacity / MINUTE_S };
+        Self { capacity, per_second, level: (remaining - size(unseen)).max(0.0), at: now }
+    }
+
     fn level(&self, now: Instant) -> f64 {
         let refilled = now.saturating_duration_since(self.at).as_secs_f64().mul_add(self.per_second, self.level);
         refilled.min(self.capacity)
@@ -205,13 +279,19 @@ impl Bucket {
             return now;
         }
         // A microsecond more than the division says, so that whoever wakes then finds it there.
-        now + Duration::from_secs_f64(missing / self.per_second) + Duration::from_micros(1)
+        let wait_s = (missing / self.per_second).min(WAIT_S_MAX);
+        now + Duration::from_secs_f64(wait_s) + Duration::from_micros(1)
     }
 
     fn take(&mut self, now: Instant, amount: f64) {
         self.level = (self.level(now) - amount).min(self.capacity);
         self.at = now;
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an allowance needs no exact count")]
+fn amount(count: u64) -> f64 {
+    count as f64
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an allowance needs no exact count")]
@@ -342,5 +422,61 @@ mod tests {
         gate.refused(&mut other, now, None);
         gate.leave();
         assert_eq!(gate.opening(now, 10), Opening::Now);
+    }
+
+    fn requests(limit: u64, remaining: u64, full_in_ms: u64) -> Allowance {
+        Allowance { requests: Some(Left { limit, remaining, full_in_ms }), tokens: None }
+    }
+
+    #[test]
+    fn what_the_provider_says_is_left_holds() {
+        let now = Instant::now();
+        let mut gate = Gate::new(Limits::default(), 64, now);
+        let grant = gate.start(now, 1);
+        // Sixty a minute, and none left: one comes back in a second.
+        gate.said(&grant, now, &requests(60, 0, 60_000));
+        let Opening::At(at) = gate.opening(now, 1) else { panic!("it is open") };
+        assert_eq!((at - now).as_millis(), 1000);
+        // Three are left, and two were begun since: one may begin.
+        let (_, _) = (gate.start(now, 1), gate.start(now, 1));
+        gate.said(&grant, now, &requests(60, 3, 57_000));
+        assert_eq!(gate.opening(now, 1), Opening::Now);
+        gate.start(now, 1);
+        assert!(matches!(gate.opening(now, 1), Opening::At(_)));
+    }
+
+    #[test]
+    fn what_the_provider_says_opens_nothing_that_is_set() {
+        let now = Instant::now();
+        let mut gate = Gate::new(Limits { requests_per_minute: Some(10), ..Limits::default() }, 64, now);
+        let grant = gate.start(now, 1);
+        gate.said(&grant, now, &requests(1000, 999, 60));
+        assert!(matches!(gate.opening(now, 1), Opening::At(_)));
+    }
+
+    #[test]
+    fn a_word_that_shuts_the_gate_for_long_is_believed_for_minutes() {
+        let now = Instant::now();
+        let mut gate = Gate::new(Limits::default(), 64, now);
+        let mut grant = gate.start(now, 1);
+        gate.said(&grant, now, &requests(1, 0, u64::MAX));
+        assert_eq!(gate.opening(now, 1), Opening::At(now + BELIEVED));
+        assert_eq!(gate.opening(now + BELIEVED, 1), Opening::Now);
+        gate.taken(&grant, now);
+        gate.spent(&mut grant, now, 1);
+        gate.leave();
+        assert!(!gate.is_fresh(now) && gate.is_fresh(now + BELIEVED));
+    }
+
+    #[test]
+    fn a_debt_is_one_allowance_at_most() {
+        let now = Instant::now();
+        let mut gate = Gate::new(Limits::default(), 64, now);
+        let grant = gate.start(now, 1);
+        let many = Allowance { requests: None, tokens: Some(Left { limit: 1000, remaining: 1000, full_in_ms: 0 }) };
+        gate.said(&grant, now, &many);
+        gate.start(now, 1_000_000);
+        let Opening::At(at) = gate.opening(now, 1) else { panic!("it is open") };
+        assert!(at - now < Duration::from_secs(1));
     }
 }

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use wren::kernel::Stop;
 use wren::kernel::event::Abort;
+use wren::provider::allowance::{Allowance, Left};
 use wren::provider::exchange::Client;
 use wren::provider::http::{Auth, Config, Timeouts};
 use wren::provider::openai::Chat;
@@ -189,6 +190,21 @@ async fn a_wait_of_ten_years_is_clamped() {
     let server = Server::start(Act::Answer(answer("200 OK", "retry-after: 9\r\n", &format!("{EVENT}{CLOSED}data: [DONE]\n\n"))));
     let (builder, _, error) = ask(&provider(&server.url)).await;
     assert_eq!((builder.finish().unwrap().text.as_str(), error), ("half", None), "on success it means nothing");
+}
+
+#[tokio::test]
+async fn what_is_left_is_told_before_an_answer_and_before_a_refusal() {
+    let said = "x-ratelimit-limit-requests: 60\r\nx-ratelimit-remaining-requests: 7\r\nx-ratelimit-reset-requests: 53s\r\n";
+    let whole = answer("200 OK", said, &format!("{EVENT}{CLOSED}data: [DONE]\n\n"));
+    let refused = answer("429 Too Many Requests", said, "{\"error\":{\"message\":\"slow down\"}}");
+    for (answer, is_whole) in [(whole, true), (refused, false)] {
+        let server = Server::start(Act::Answer(answer));
+        let request = Arc::new(request(model("gpt-x"), "", vec![user("Hi.")], Vec::new()));
+        let items: Vec<_> = provider(&server.url).send(request, CancellationToken::new()).collect().await;
+        let left = Left { limit: 60, remaining: 7, full_in_ms: 53_000 };
+        assert_eq!(items[0], Ok(Delta::Allowance(Allowance { requests: Some(left), tokens: None })));
+        assert_eq!(matches!(items.last(), Some(Ok(Delta::Stop { .. }))), is_whole, "{items:?}");
+    }
 }
 
 #[tokio::test]
