@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::event::{Event, Purpose};
+use super::event::{Event, Purpose, TurnEnded};
 use super::message::Usage;
 
 /// Caps on a run. All but `max_turns` bound the run's whole subtree.
@@ -148,6 +148,22 @@ impl Reservation {
     /// Returns whether nothing is set aside.
     pub fn is_zero(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+/// Returns whether what a provider says that it charged is more than 1 % off what was counted. A millionth of a USD is no
+/// difference: some state no more digits.
+fn is_disputed(cost_usd_nanos: i64, stated_usd_nanos: i64) -> bool {
+    let (cost, stated) = (i128::from(cost_usd_nanos), i128::from(stated_usd_nanos));
+    let off = (cost - stated).abs();
+    off > 1_000 && off * 100 > cost.max(stated)
+}
+
+impl TurnEnded {
+    /// Returns whether the provider says that it charged something else. What was estimated or has no price is no claim.
+    pub fn is_disputed(&self) -> bool {
+        let is_claim = !self.estimated && !self.cost_unknown;
+        is_claim && self.stated_cost_usd_nanos.is_some_and(|stated| is_disputed(self.cost_usd_nanos, stated))
     }
 }
 

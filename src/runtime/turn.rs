@@ -76,7 +76,11 @@ impl Driver {
         };
         crash_point!("reply/after");
         match heard {
-            Heard::Reply(reply) => Event::TurnEnded(Box::new(self.ended(started, &request, *reply, first_chunk_us))),
+            Heard::Reply(reply) => {
+                let ended = self.ended(started, &request, *reply, first_chunk_us);
+                self.warn_of_price(&ended);
+                Event::TurnEnded(Box::new(ended))
+            }
             Heard::Failed(error) => Event::TurnAborted(self.failed(started, &request, &builder, error)),
             Heard::Cut(reason) => {
                 let message = match reason {
@@ -118,6 +122,17 @@ impl Driver {
             price_version: model.price_version.clone(),
             stated_cost_usd_nanos: reply.stated_cost_usd_nanos,
             message: reply.into_message(started.turn, model),
+        }
+    }
+
+    /// A price that is off is the operator's to mend: the ledger goes on with its own.
+    fn warn_of_price(&self, ended: &TurnEnded) {
+        if let Some(stated_usd_nanos) = ended.stated_cost_usd_nanos.filter(|_| ended.is_disputed()) {
+            let (run_id, model, cost_usd_nanos) = (self.run_id(), &self.journal.run.model, ended.cost_usd_nanos);
+            tracing::warn!(
+                %run_id, turn = ended.turn, model = %model.full_name(), cost_usd_nanos, stated_usd_nanos,
+                "the provider says that it charged something else; set its price under `prices` in the config"
+            );
         }
     }
 

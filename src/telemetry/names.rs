@@ -79,6 +79,7 @@ pub const WREN_COST_TREE_USD: &str = "wren.cost.tree_usd";
 pub const WREN_COST_USD_NANOS: &str = "wren.cost.usd_nanos";
 pub const WREN_COST_WRITTEN_OFF_USD_NANOS: &str = "wren.cost.written_off_usd_nanos";
 pub const WREN_COST_UNKNOWN: &str = "wren.cost.unknown";
+pub const WREN_COST_STATED_USD_NANOS: &str = "wren.cost.stated_usd_nanos";
 pub const WREN_COST_SOURCE: &str = "wren.cost.source";
 pub const WREN_PRICE_TABLE_VERSION: &str = "wren.price_table.version";
 pub const WREN_LLM_ATTEMPTS: &str = "wren.llm.attempts";

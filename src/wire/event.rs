@@ -227,6 +227,8 @@ fn turn_ended(turn: &TurnEnded, run_cost_usd_nanos: i64) -> Payload {
         run_cost_usd_nanos,
         first_chunk_us: turn.first_chunk_us.unwrap_or_default(),
         purpose: turn.purpose.name().to_owned(),
+        stated_cost_usd_nanos: turn.stated_cost_usd_nanos,
+        cost_disputed: turn.is_disputed(),
     })
 }
 

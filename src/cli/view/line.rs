@@ -147,9 +147,11 @@ fn turn_ended(turn: &TurnEnded) -> String {
     let stop = enum_name(turn.stop().as_str_name(), "STOP_");
     let about = if turn.estimated { "about " } else { "" };
     let unknown = if turn.cost_unknown { " (price unknown)" } else { "" };
+    let stated = turn.stated_cost_usd_nanos.filter(|_| turn.cost_disputed);
+    let stated = stated.map_or_else(String::new, |nanos| format!(" (the provider says {})", usd(nanos)));
     let said = turn.message.as_ref().map(said).unwrap_or_default();
     format!(
-        "turn {}: {stop}, {about}{} + {} tokens, {}{unknown}, run {}{said}",
+        "turn {}: {stop}, {about}{} + {} tokens, {}{unknown}{stated}, run {}{said}",
         turn.turn,
         count(turn.input_tokens),
         count(turn.output_tokens),

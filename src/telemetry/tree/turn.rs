@@ -195,6 +195,9 @@ fn set_reply(chat: &mut Span, turn: &TurnEnded) {
     set_usage(chat, &turn.usage);
     set_chat_cost(chat, turn.cost_usd_nanos, turn.cost_unknown);
     chat.set_text(n::WREN_PRICE_TABLE_VERSION, turn.price_version.as_str());
+    if let Some(stated) = turn.stated_cost_usd_nanos {
+        chat.set_int(n::WREN_COST_STATED_USD_NANOS, stated);
+    }
     if let Some(id) = &turn.response_id {
         chat.set_text(n::RESPONSE_ID, id.as_str());
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 use wren::kernel::event::ModelCause;
-use wren::kernel::{Event, Outcome, Request, RunId, State, Stop};
+use wren::kernel::{Event, Outcome, Request, RunId, State, Stop, Usage};
 use wren::provider::price::{Book, Written};
 use wren::provider::{Delta, DeltaStream, Error as ProviderError, Provider, Providers};
 use wren::runtime::{Change, Error, Live};
@@ -199,4 +199,58 @@ async fn children_to_come_ask_the_model_that_somebody_chose_for_them() {
     let told: Vec<(&str, &str, &str)> =
         rows.iter().map(|row| (row.summary.agent.as_str(), row.summary.model.as_str(), row.summary.text.as_str())).collect();
     assert_eq!(told, [("lead", "scripted/script", "Done."), ("worker", "echo/big", "big of worker")]);
+}
+
+/// Uses 1,000 + 1,000 tokens, and says by its model's name what it charges for them, in nano-USD.
+struct Charges;
+
+impl Provider for Charges {
+    fn ready(&self) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
+    fn send(&self, request: Arc<Request>, _: CancellationToken) -> DeltaStream {
+        let mut items = vec![Delta::Text("answered".to_owned())];
+        let usage = Usage { input_tokens: 1_000, output_tokens: 1_000, ..Usage::default() };
+        items.push(Delta::Usage(usage));
+        items.extend(request.model.model.parse().ok().map(Delta::StatedCost));
+        items.push(Delta::Stop { stop: Stop::EndTurn, raw: None, paused: false });
+        stream::iter(items.into_iter().map(Ok)).boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_that_says_it_charged_something_else_is_contradicted_in_sight() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    std::fs::create_dir_all(dir.path().join("work")).unwrap();
+    let mut providers = Providers::scripted_only();
+    providers.insert("charges", Arc::new(Charges));
+    let bench = Bench::with(Bench::config(&dir), Arc::new(Memory::new()), dir, providers, Book::default()).await;
+    // At 1 USD a million, both ways, that is 2,000,000 nano-USD.
+    for (model, stated, is_disputed) in [
+        ("silent", None, false),
+        ("2000000", Some(2_000_000), false),
+        ("2020000", Some(2_020_000), false),
+        ("2020500", Some(2_020_500), true),
+        ("1979000", Some(1_979_000), true),
+        ("0", Some(0), true),
+    ] {
+        let yaml = format!(
+            "wren: v1\nname: w\nmodels: {{main: {{use: charges/{model}, price: {{input_usd_per_mtok: 1, output_usd_per_mtok: 1}}}}}}\n\
+             agents: {{lead: {{model: main, instructions: Answer.}}}}\nagent: lead\nprompt: Go.\n"
+        );
+        let run = bench.submit(&yaml).await;
+        let seen = bench.follow(&run).await;
+        let ended = seen.iter().find_map(|live| match live {
+            Live::Recorded(recorded) => match &recorded.event {
+                Event::TurnEnded(ended) => Some(ended.clone()),
+                _ => None,
+            },
+            _ => None,
+        });
+        let ended = ended.unwrap();
+        // The ledger keeps to its own count.
+        assert_eq!(ended.cost_usd_nanos, 2_000_000);
+        assert_eq!((ended.stated_cost_usd_nanos, ended.is_disputed()), (stated, is_disputed), "{model}");
+    }
 }
